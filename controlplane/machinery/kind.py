@@ -1,0 +1,134 @@
+"""What one row of the table of kinds contains.
+
+A `Kind` is data: names, scope, verbs, models, columns, selectable fields and a `Strategy` for what only this kind needs.
+Routes, discovery, OpenAPI, tables, selectors, admission and scopes are derived from it, so adding a kind adds a row and no
+handler. The rows live in `controlplane/kinds/`; the list is `controlplane/kinds/registry.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Any, Protocol
+
+from pydantic import BaseModel
+
+GROUP = "nodus.dev"
+VERSION = "v1"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+Document = dict[str, Any]
+
+
+class Scope(Enum):
+    """Whether objects live in a project or belong to the whole organisation."""
+
+    PROJECT = "project"
+    ORG = "org"
+
+
+class Verb(Enum):
+    """What clients may do to a kind; discovery lists these words."""
+
+    CREATE = "create"
+    GET = "get"
+    LIST = "list"
+    WATCH = "watch"
+    PATCH = "patch"
+    UPDATE = "update"
+    DELETE = "delete"
+    DELETE_COLLECTION = "deletecollection"
+
+
+ALL_VERBS = frozenset(Verb)
+READ_VERBS = frozenset({Verb.GET, Verb.LIST, Verb.WATCH})
+
+
+@dataclass(frozen=True)
+class Column:
+    """A printer column: its cell is `read(document, now)`. Priority 0 always shows, 1 shows with `-o wide`."""
+
+    name: str
+    read: Callable[[Document, datetime], str | int]
+    description: str
+    type: str = "string"
+    priority: int = 0
+
+
+class Lookup(Protocol):
+    """What admission may ask about the rest of the project while it judges one object."""
+
+    async def get(self, kind: str, name: str) -> Document | None:
+        """The object of that kind and name in the same project (or organisation), or None."""
+
+    async def blob_exists(self, digest: str) -> bool:
+        """Whether the project holds the blob with this 64-digit hex digest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdmissionContext:
+    """Who asks, where and when, and what may be looked up."""
+
+    org: str
+    project: str
+    principal: str
+    now: datetime
+    lookup: Lookup
+
+
+class Strategy(Protocol):
+    """What a kind adds to the generic verbs. All methods may change `document` in place and raise ApiError."""
+
+    async def prepare_create(self, document: Document, context: AdmissionContext) -> None:
+        """Default from other state, stamp labels and owners, initialise `status`; the spec is already validated."""
+
+    async def prepare_update(self, old: Document, new: Document, context: AdmissionContext) -> None:
+        """Judge a change of spec or metadata; `new.status` equals the stored status."""
+
+
+class PlainStrategy:
+    """The strategy of kinds that need nothing beyond their models: status starts with no conditions."""
+
+    async def prepare_create(self, document: Document, context: AdmissionContext) -> None:
+        document["status"] = {"conditions": []}
+
+    async def prepare_update(self, old: Document, new: Document, context: AdmissionContext) -> None:
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One row of the table of kinds."""
+
+    kind: str
+    plural: str
+    uid_prefix: str
+    scope: Scope
+    verbs: frozenset[Verb]
+    description: str
+    spec: type[BaseModel] | None
+    """The model of `spec`, or None for kinds whose fields are top-level (Event)."""
+    status: type[BaseModel] | None
+    columns: tuple[Column, ...]
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ("nodus",)
+    selectable_fields: tuple[str, ...] = ()
+    """Dotted paths beyond metadata.name and metadata.namespace that field selectors may use; they are extracted to SQL."""
+    immutable_fields: tuple[str, ...] = ()
+    """Dotted paths that no update may change (409 FieldImmutable)."""
+    subresources: tuple[str, ...] = ()
+    strategy: Strategy = field(default_factory=PlainStrategy)
+    scope_resource: str | None = None
+    """The word of the scope grammar (`functions:read`); None means any valid key of the organisation may read."""
+
+    @property
+    def singular(self) -> str:
+        return self.kind.lower()
+
+    @property
+    def list_kind(self) -> str:
+        return f"{self.kind}List"
+
+

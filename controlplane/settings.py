@@ -1,0 +1,97 @@
+"""Every setting of the server, read once from the environment.
+
+Each field has its unit in its name and its reason in its text. `workers/wiring.py` builds one `Settings` and passes it on; no other
+module reads the environment. Variables carry the prefix `NODUS_SERVER_` (`NODUS_SERVER_DATABASE_URL`), so they never meet the
+clients' own `NODUS_API_URL` and `NODUS_API_KEY`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """Settings of all processes; each uses the part it needs."""
+
+    model_config = SettingsConfigDict(env_prefix="NODUS_SERVER_", frozen=True, extra="ignore")
+
+    # Engines
+    database_url: str = Field(
+        default="postgresql://nodus@127.0.0.1:5432/nodus", description="PostgreSQL, as postgresql://user@host:port/db."
+    )
+    database_pool_size: int = Field(default=8, description="Connections a process; one is the writer's, one listens.")
+    temporal_address: str = Field(default="127.0.0.1:7233", description="host:port of the Temporal frontend.")
+    temporal_namespace: str = Field(default="default", description="Temporal namespace of all workflows.")
+    data_dir: Path = Field(default=Path("var"), description="Where this host keeps environments, blobs and sockets.")
+    secret_key: SecretStr = Field(
+        default=SecretStr(""),
+        description="32 random bytes in hex: keys token hashes, signed URLs and Secrets at rest. Losing it loses them all.",
+    )
+
+    # HTTP edge
+    http_host: str = Field(default="127.0.0.1", description="Address the plain-http API listens on.")
+    http_port: int = Field(default=8080, description="Port of the plain-http API.")
+    https_port: int = Field(default=0, description="Port of the https API; 0 serves no https.")
+    tls_certificate: Path | None = Field(default=None, description="PEM certificate chain for https.")
+    tls_key: Path | None = Field(default=None, description="PEM key for https.")
+    public_url: str = Field(default="", description="Origin that clients reach, used in signed blob URLs.")
+    docs_url: str = Field(default="", description="Prefix of the docs link in errors; empty uses the server's own.")
+    body_bytes_max: int = Field(default=1 << 20, description="JSON bodies in general; the protocol's limit.")
+    batch_body_bytes_max: int = Field(default=8 << 20, description="Bodies of call batches; the protocol's limit.")
+    claim_body_bytes_max: int = Field(
+        default=96 << 20, description="Claims carry up to 1,000 results of 64 KiB in base64; one worker's worst case."
+    )
+    watch_seconds_max: int = Field(default=3600, description="A watch is ended after this long, with jitter (R-WATCH-8).")
+    bookmark_seconds: int = Field(default=30, description="The SDK takes 120 s of silence for a dead connection.")
+    watch_buffer_events_max: int = Field(default=10_000, description="A slower watcher is cut and resumes (R-WATCH-9).")
+    list_items_max: int = Field(default=5_000, description="Page size when the client names no limit.")
+    list_bytes_max: int = Field(default=8 << 20, description="A page ends early at about this size.")
+
+    # Store
+    flush_mutations_max: int = Field(default=128, description="Mutations a commit; more would delay the first of them.")
+    write_queue_max: int = Field(default=10_000, description="Waiting mutations a process; beyond it writers get 503.")
+    ring_events_max: int = Field(default=50_000, description="Changes kept in memory for watchers of this process.")
+    change_poll_seconds: float = Field(default=0.5, description="Safety net for a lost notification; costs one query.")
+    change_retention_hours: int = Field(default=24, description="How far back a watch may resume.")
+    idempotency_hours: int = Field(default=24, description="How long a key replays its first answer; the protocol's.")
+    lock_timeout_milliseconds: int = Field(default=5_000, description="Wait for the revision counter before giving up.")
+
+    # Calls
+    inline_bytes_max: int = Field(default=65_536, description="Decoded inline payload; the protocol's limit.")
+    batch_calls_max: int = Field(default=1_000, description="Calls a batch; the protocol's limit.")
+    lease_seconds: int = Field(default=75, description="Two long polls and 15 s since an attempt's last claim.")
+    claim_wait_seconds_max: int = Field(default=30, description="Longest long poll; the worker reads for 45 s.")
+    deadline_grace_seconds: int = Field(default=60, description="After a deadline the worker should have reported.")
+    cancel_grace_seconds: int = Field(default=30, description="A body that goes on after a cancel is killed then.")
+    call_retention_days: int = Field(default=7, description="Finished calls are kept this long; the protocol's.")
+    app_expiry_seconds: int = Field(default=120, description="An ephemeral App not renewed for this long is deleted.")
+    error_message_bytes_max: int = Field(default=4_096, description="Stored exception message; longer ones are cut.")
+    error_traceback_bytes_max: int = Field(default=65_536, description="Stored traceback; longer ones are cut.")
+    engine_lag_seconds_max: int = Field(default=60, description="Age of the oldest call without a workflow (lag budget).")
+    engine_lag_calls_max: int = Field(default=2_000, description="Calls without a workflow (lag budget).")
+    workflow_starts_in_flight_max: int = Field(default=32, description="More starts at once only queue in the engine.")
+    worker_rate_usd_per_hour: str = Field(
+        default="0.036", description="Price of one worker in USD an hour, a decimal string: 10 micro-USD a second."
+    )
+
+    # Workers
+    node_name: str = Field(default="local", description="Name of this host; its task queue is node/<name>.")
+    node_token: SecretStr = Field(default=SecretStr(""), description="Credential of nodes towards the API.")
+    api_url: str = Field(default="http://127.0.0.1:8080", description="Where a node reaches the API.")
+    workers_max: int = Field(default=32, description="Workers this host runs at once, whatever Functions ask for.")
+    worker_start_seconds_max: int = Field(default=300, description="From process start to first claim, enter() included.")
+    start_failures_max: int = Field(default=5, description="Consecutive failed starts before a Function is Failed.")
+    drain_seconds: int = Field(default=30, description="Between SIGTERM and SIGKILL once nothing runs on the worker.")
+
+    # Blobs
+    s3_endpoint: str = Field(default="", description="host:port of an S3 service; empty keeps blobs on the local disk.")
+    s3_bucket: str = Field(default="nodus", description="Bucket that holds all blobs.")
+    s3_region: str = Field(default="us-east-1", description="Region that signatures name.")
+    s3_access_key: SecretStr = Field(default=SecretStr(""), description="S3 access key id.")
+    s3_secret_key: SecretStr = Field(default=SecretStr(""), description="S3 secret key.")
+    s3_secure: bool = Field(default=True, description="Speak https to the S3 service.")
+    blob_bytes_max: int = Field(default=5 << 30, description="One blob; S3's own limit for a single PUT.")
+    blob_url_seconds: int = Field(default=900, description="Lifetime of a signed blob URL; the protocol's.")

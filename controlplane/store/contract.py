@@ -1,0 +1,182 @@
+"""The words of the store: keys, changes, and what a write may do inside its transaction.
+
+Every write of every process goes through one `Writer` (`store/writer.py`), which commits many at a time: it locks the
+revision counter, loads what the batch needs in a few queries, lets each `Mutation` decide in plain Python over the loaded
+rows, writes everything in bulk and commits. Mutations of one batch run one after the other and see each other's writes; one
+that raises ApiError leaves no trace and does not disturb the rest. Because the counter is locked first, all writes of all
+replicas are serialised, so a mutation never races another: what `Tx.get` returns is the truth at its commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Any, Protocol, TypeVar
+
+Document = dict[str, Any]
+Result = TypeVar("Result", covariant=True)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Key:
+    """The address of one object. `project` is "" for kinds of the organisation."""
+
+    kind: str
+    org: str
+    project: str
+    name: str
+
+
+class ChangeType(Enum):
+    """What happened to an object; the words of watch events."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One committed write: a row of the change log, ready to be sent to watchers.
+
+    `document` is the serialised object after the write (before it, with the delete's revision, for DELETED). `labels` and
+    `fields` are those of `document`; `previous_*` those before the write, or None for ADDED, so a watcher can tell
+    an object that enters its selector from one that leaves it (R-WATCH-4).
+    """
+
+    rv: int
+    type: ChangeType
+    key: Key
+    uid: str
+    document: bytes
+    labels: Mapping[str, str]
+    fields: Mapping[str, str]
+    previous_labels: Mapping[str, str] | None
+    previous_fields: Mapping[str, str] | None
+
+
+@dataclass(frozen=True)
+class Loader:
+    """Rows outside the objects table that a mutation reads: one query for all arguments of a batch.
+
+    `sql` takes one array parameter (`$1`) holding every distinct argument asked for in the batch and returns rows with a column `key`
+    equal to the argument each belongs to. Loaders are module constants, so a batch runs each at most once.
+    """
+
+    name: str
+    sql: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What a mutation needs loaded before it can decide."""
+
+    keys: Sequence[Key] = ()
+    loads: Sequence[tuple[Loader, Hashable]] = ()
+
+
+class Tx(Protocol):
+    """What a mutation sees and may do. All effects are buffered until the whole batch is written."""
+
+    @property
+    def now(self) -> datetime:
+        """The time of this batch, from the server's clock."""
+
+    def get(self, key: Key) -> Document | None:
+        """The object as of this point of the batch; None if there is none. `key` must be among the mutation's reads
+        or have been written by it. The document must not be changed in place: copy it (`copy.deepcopy`) and `put`."""
+
+    def put(self, key: Key, document: Document) -> Document:
+        """Create or replace the object; stamps `metadata.resourceVersion` on a copy and returns the copy. Writing
+        a document equal to the stored one changes nothing and returns the stored one (R-OBJ-3)."""
+
+    def remove(self, key: Key) -> Document:
+        """Delete the object; its DELETED change carries the last state with the revision of the delete (R-WATCH-5)."""
+
+    def rows(self, loader: Loader, argument: Hashable) -> list[Mapping[str, Any]]:
+        """The rows a loader found for the argument when the batch began; they do not reflect writes of the batch.
+        State that several mutations of a batch may touch is kept in `scratch`, seeded from here."""
+
+    def execute(self, sql: str, arguments: Sequence[Any]) -> None:
+        """Run a statement once per call with these arguments after the objects are written. Calls with the same text are
+        sent as one `executemany`, texts in the order they were first used."""
+
+    def scratch(self, name: str) -> dict[Any, Any]:
+        """A dictionary shared by all mutations and hooks of this batch, by name (`"calls"`, `"queued"`). A failed
+        mutation's changes to it are not undone: change it only after everything that can raise."""
+
+
+class Mutation(Protocol[Result]):
+    """One unit of change. `apply` must be synchronous, quick and free of I/O; it may run again if the batch is retried."""
+
+    def reads(self) -> Reads: ...
+
+    def apply(self, tx: Tx) -> Result: ...
+
+
+class BatchHook(Protocol):
+    """Work that joins a batch after its mutations were written and before it commits (the dispatcher of calls)."""
+
+    async def before_commit(self, tx: Tx, connection: Any) -> None:
+        """May query `connection` (asyncpg) and use `tx`; what it buffers is written before the commit.
+        `tx.get` is limited to what the batch loaded; call `await tx.load(keys)` for more."""
+
+    def committed(self) -> None:
+        """The batch is durable: wake whoever was served."""
+
+    def rolled_back(self) -> None:
+        """The batch failed: undo what `before_commit` promised in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListPage:
+    """A page of a list: serialised objects in key order, exact at `rv`."""
+
+    documents: list[bytes]
+    rv: int
+    next_key: Key | None = None
+    remaining: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FieldTerm:
+    """One term of a field selector: path, whether it must be equal or unequal, value."""
+
+    path: str
+    equal: bool
+    value: str
+
+
+class LabelOperator(Enum):
+    """The operators of label selectors."""
+
+    IN = "in"
+    NOT_IN = "notin"
+    EXISTS = "exists"
+    NOT_EXISTS = "!"
+
+
+@dataclass(frozen=True, slots=True)
+class LabelTerm:
+    """One requirement of a label selector; `=` is IN with one value, `!=` NOT_IN (which matches an absent key)."""
+
+    key: str
+    operator: LabelOperator
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a list or watch covers: a kind, an org, a project (None: all), and selector terms that must all hold."""
+
+    kind: str
+    org: str
+    project: str | None
+    labels: tuple[LabelTerm, ...] = ()
+    fields: tuple[FieldTerm, ...] = ()
+    projects: frozenset[str] | None = None
+    """With `project` None: the projects the caller may see, or None for every project of the organisation."""
+
+
