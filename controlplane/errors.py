@@ -33,7 +33,9 @@ class Reason(Enum):
     BAD_REQUEST = Row("BadRequest", 400, _F, "Correct the request; the message names the part that cannot be read.")
     UNAUTHORIZED = Row("Unauthorized", 401, _F, "Send `Authorization: Bearer <key>` with a key of this server.")
     BUDGET_EXCEEDED = Row("BudgetExceeded", 402, _F, "Raise the budget or the Function's `spec.maxCostUSD`.")
-    INSUFFICIENT_CREDITS = Row("InsufficientCredits", 402, _F, "Add credit, or wait until running work releases its holds.")
+    INSUFFICIENT_CREDITS = Row(
+        "InsufficientCredits", 402, _F, "Add credit, or wait until running work releases its holds."
+    )
     FORBIDDEN = Row("Forbidden", 403, _F, "Use a key that has the scope or project the message names.")
     WORKER_NOT_ALLOWED = Row("WorkerNotAllowed", 403, _F, "Only this Function's own workers may claim its calls.")
     FUNCTION_NOT_FOUND = Row("FunctionNotFound", 404, _F, "Create the Function first, or correct `spec.function`.")
@@ -48,14 +50,18 @@ class Reason(Enum):
     EXPIRED = Row("Expired", 410, _F, "List again and watch from the new resourceVersion.")
     PRECONDITION_FAILED = Row("PreconditionFailed", 412, _F, "Read the current state and send its ETag.")
     FUNCTION_CALL_BATCH_TOO_LARGE = Row("FunctionCallBatchTooLarge", 413, _F, "Send at most 1,000 calls and 8 MiB.")
-    REQUEST_ENTITY_TOO_LARGE = Row("RequestEntityTooLarge", 413, _F, "Send a smaller body; upload large payloads as blobs.")
+    REQUEST_ENTITY_TOO_LARGE = Row(
+        "RequestEntityTooLarge", 413, _F, "Send a smaller body; upload large payloads as blobs."
+    )
     UNSUPPORTED_MEDIA_TYPE = Row("UnsupportedMediaType", 415, _F, "Send one of the media types the message lists.")
     INVALID = Row("Invalid", 422, _F, "Correct the fields listed in `details.causes`.")
     UNSUPPORTED = Row("Unsupported", 422, _F, "Leave the field out; this deployment does not offer it.")
     QUOTA_EXCEEDED = Row("QuotaExceeded", 429, _F, "Delete what is no longer needed, or ask for a higher quota.")
     TOO_MANY_REQUESTS = Row("TooManyRequests", 429, _R, "Wait for the time in Retry-After and repeat the request.")
     INTERNAL_ERROR = Row("InternalError", 500, _R, "Repeat the request; report the request id if it fails again.")
-    ADMISSIONS_PAUSED = Row("AdmissionsPaused", 503, _R, "An operator paused new objects of this kind; try again later.")
+    ADMISSIONS_PAUSED = Row(
+        "AdmissionsPaused", 503, _R, "An operator paused new objects of this kind; try again later."
+    )
     ENCRYPTION_FAILED = Row("EncryptionFailed", 503, _R, "Nothing was stored; repeat the request.")
     UNAVAILABLE = Row("Unavailable", 503, _R, "A part of the server is down; repeat the request.")
     TIMEOUT = Row("Timeout", 504, _R, "Repeat the request; the server had not caught up yet.")

@@ -44,7 +44,9 @@ class Settings(BaseSettings):
     claim_body_bytes_max: int = Field(
         default=96 << 20, description="Claims carry up to 1,000 results of 64 KiB in base64; one worker's worst case."
     )
-    watch_seconds_max: int = Field(default=3600, description="A watch is ended after this long, with jitter (R-WATCH-8).")
+    watch_seconds_max: int = Field(
+        default=3600, description="A watch is ended after this long, with jitter (R-WATCH-8)."
+    )
     bookmark_seconds: int = Field(default=30, description="The SDK takes 120 s of silence for a dead connection.")
     watch_buffer_events_max: int = Field(default=10_000, description="A slower watcher is cut and resumes (R-WATCH-9).")
     list_items_max: int = Field(default=5_000, description="Page size when the client names no limit.")
@@ -70,7 +72,9 @@ class Settings(BaseSettings):
     app_expiry_seconds: int = Field(default=120, description="An ephemeral App not renewed for this long is deleted.")
     error_message_bytes_max: int = Field(default=4_096, description="Stored exception message; longer ones are cut.")
     error_traceback_bytes_max: int = Field(default=65_536, description="Stored traceback; longer ones are cut.")
-    engine_lag_seconds_max: int = Field(default=60, description="Age of the oldest call without a workflow (lag budget).")
+    engine_lag_seconds_max: int = Field(
+        default=60, description="Age of the oldest call without a workflow (lag budget)."
+    )
     engine_lag_calls_max: int = Field(default=2_000, description="Calls without a workflow (lag budget).")
     workflow_starts_in_flight_max: int = Field(default=32, description="More starts at once only queue in the engine.")
     worker_rate_usd_per_hour: str = Field(
@@ -82,7 +86,9 @@ class Settings(BaseSettings):
     node_token: SecretStr = Field(default=SecretStr(""), description="Credential of nodes towards the API.")
     api_url: str = Field(default="http://127.0.0.1:8080", description="Where a node reaches the API.")
     workers_max: int = Field(default=32, description="Workers this host runs at once, whatever Functions ask for.")
-    worker_start_seconds_max: int = Field(default=300, description="From process start to first claim, enter() included.")
+    worker_start_seconds_max: int = Field(
+        default=300, description="From process start to first claim, enter() included."
+    )
     start_failures_max: int = Field(default=5, description="Consecutive failed starts before a Function is Failed.")
     drain_seconds: int = Field(default=30, description="Between SIGTERM and SIGKILL once nothing runs on the worker.")
 

@@ -130,5 +130,3 @@ class Kind:
     @property
     def list_kind(self) -> str:
         return f"{self.kind}List"
-
-

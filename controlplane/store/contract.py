@@ -178,5 +178,3 @@ class Selection:
     fields: tuple[FieldTerm, ...] = ()
     projects: frozenset[str] | None = None
     """With `project` None: the projects the caller may see, or None for every project of the organisation."""
-
-

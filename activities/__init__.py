@@ -1,0 +1,1 @@
+"""Side effects of workflows, one class per collaborator."""

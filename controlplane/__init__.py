@@ -1,0 +1,1 @@
+"""The domain: kinds, store, calls, ledger, capacity, identity. No HTTP, no Temporal."""

@@ -1,0 +1,1 @@
+"""The life of a FunctionCall: queue, claims, outcomes, and the phases between."""

@@ -1,0 +1,1 @@
+"""Worker pools: how many, which generation, on which provider."""

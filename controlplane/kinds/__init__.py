@@ -1,0 +1,1 @@
+"""The kinds themselves, one module each, and the table that lists them."""

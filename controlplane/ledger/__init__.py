@@ -1,0 +1,1 @@
+"""Money: rates, rounding, charges."""

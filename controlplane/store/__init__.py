@@ -1,0 +1,1 @@
+"""Objects, the change log and everything else that is kept in PostgreSQL."""

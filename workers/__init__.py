@@ -1,0 +1,1 @@
+"""Processes and their wiring: the composition root. Nothing imports this package."""
