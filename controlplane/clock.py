@@ -1,8 +1,8 @@
 """The one source of "now" for everything the server stamps.
 
-Durations that are billed and deadlines that are enforced come from a single clock, injected where it is needed, so tests
-can move it and no two modules disagree. `workers/wiring.py` passes `SystemClock`; times on the wire are written by
-`format_time` and `format_time_micro`.
+Durations that are billed and deadlines that are enforced come from a single clock, injected where it is needed, so
+tests can move it and no two modules disagree. `workers/wiring.py` passes `SystemClock`; times on the wire are written
+by `format_time` and `format_time_micro`.
 """
 
 from __future__ import annotations
