@@ -12,8 +12,3 @@ WORKERS = 2
 @app.function(min_workers=WORKERS, max_workers=WORKERS, scaledown_window="20m", timeout="60s")
 def noop(value: int) -> int:
     return value
-
-
-@app.function(min_workers=WORKERS, max_workers=WORKERS, scaledown_window="20m", timeout="60s", target_concurrency=16)
-def noop_wide(value: int) -> int:
-    return value
