@@ -1,8 +1,8 @@
 """How an object leaves: a deletionTimestamp, then finalizers, then nothing.
 
-A delete that must wait for something (dependents, workers, a running call) stamps `metadata.deletionTimestamp` and leaves a
-finalizer; whoever did the waiting takes it off with `settle`, and the last one off removes the object. The verbs are in
-`controlplane/resources/`, the controllers that wait are in `activities/`.
+A delete that must wait for something (dependents, workers, a running call) stamps `metadata.deletionTimestamp` and
+leaves a finalizer; whoever did the waiting takes it off with `settle`, and the last one off removes the object. The
+verbs are in `controlplane/resources/`, the controllers that wait are in `activities/`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What a kind does inside the transaction of a generic verb.
 
-`controlplane/resources` knows no kind. Where a write of one kind must move other rows in the same commit (a call enters its
-queue, a Secret's values are sealed, a Function starts to drain), that kind's owner implements `KindHooks` and the
-composition root passes it to `Resources` by kind name. Everything here runs inside `Mutation.apply`: no I/O, quick, and it
-may run again when a batch is retried. Dry-runs call only `preview`.
+`controlplane/resources` knows no kind. Where a write of one kind must move other rows in the same commit (a call enters
+its queue, a Secret's values are sealed, a Function starts to drain), that kind's owner implements `KindHooks` and the
+composition root passes it to `Resources` by kind name. Everything here runs inside `Mutation.apply`: no I/O, quick, and
+it may run again when a batch is retried. Dry-runs call only `preview`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class KindHooks(Protocol):
         """What `admit_create`, `differences` and `created` need loaded, beyond the object itself."""
 
     def admit_create(self, tx: Tx, key: Key, document: Document) -> Document:
-        """The document to store. May raise ApiError; must change nothing shared, because a later object of the same request may
-        still be refused."""
+        """The document to store. May raise ApiError; must change nothing shared, because a later object of the same
+        request may still be refused."""
 
     def created(self, tx: Tx, key: Key, document: Document) -> None:
         """The object was put as `document` (with its resourceVersion). Must not raise."""
@@ -44,8 +44,8 @@ class KindHooks(Protocol):
         """What `deleting` and `removed` need loaded."""
 
     def deleting(self, tx: Tx, key: Key, document: Document) -> Document:
-        """A delete was asked for the first time: `document` carries the deletionTimestamp. Adding a finalizer keeps the object until
-        a controller takes it off with `finalizers.settle`."""
+        """A delete was asked for the first time: `document` carries the deletionTimestamp. Adding a finalizer keeps the
+        object until a controller takes it off with `finalizers.settle`."""
 
     def removed(self, tx: Tx, key: Key, document: Document) -> None:
         """The object is gone from the store; drop the rows that belong to it. Must not raise."""
