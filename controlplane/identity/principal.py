@@ -1,0 +1,64 @@
+"""Who makes a request: what a credential was found to stand for.
+
+`identity/tokens.py` turns an Authorization header into a `Principal`; `identity/scopes.py` says what it may do; the edge
+hands it to every handler. It is plain data, so any layer may read it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class PrincipalKind(StrEnum):
+    """What kind of caller a credential belongs to."""
+
+    USER = "user"
+    SERVICE_ACCOUNT = "service_account"
+    ATTEMPT = "attempt"
+    NODE = "node"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptBinding:
+    """What an attempt's token is bound to; the fence of everything its worker reports."""
+
+    project: str
+    function: str
+    function_uid: str
+    attempt: str
+    epoch: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Principal:
+    """An authenticated caller.
+
+    `id` names the caller within `org` (a user's uuid, an attempt's uid, a node's name) and scopes idempotency keys. `label`
+    is the value of the label `nodus.dev/created-by` on what the caller creates; for a user the id the public CLI filters on.
+    `projects` holds names, or `*` for every project of the organisation.
+
+    A revoked attempt token still authenticates, with `revoked` set, because its worker must learn that it was fenced: the
+    claims route answers it 404, which ends the worker. Every other route must answer 401 (`require_active`).
+    """
+
+    kind: PrincipalKind
+    org: str
+    id: str
+    label: str
+    scopes: frozenset[str]
+    projects: frozenset[str] = field(default_factory=frozenset)
+    user_uuid: str | None = None
+    email: str | None = None
+    role: str | None = None
+    binding: AttemptBinding | None = None
+    revoked: bool = False
+
+    @property
+    def all_projects(self) -> bool:
+        """Whether the caller may act in every project of its organisation."""
+        return "*" in self.projects
+
+    def sees_project(self, project: str) -> bool:
+        """Whether the caller may act in this project at all; scopes say what it may do there."""
+        return self.all_projects or project in self.projects
