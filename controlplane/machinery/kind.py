@@ -7,10 +7,11 @@ handler. The rows live in `controlplane/kinds/`; the list is `controlplane/kinds
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
+from functools import cached_property
 from typing import Any, Protocol
 
 from pydantic import BaseModel
@@ -130,3 +131,8 @@ class Kind:
     @property
     def list_kind(self) -> str:
         return f"{self.kind}List"
+
+    @cached_property
+    def selectable_paths(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Each selectable field with the steps that lead to it in a document, split once because writes are hot."""
+        return tuple((path, tuple(path.split("."))) for path in self.selectable_fields)

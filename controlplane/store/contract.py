@@ -15,6 +15,11 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
+# The aliases mark the terms as part of this vocabulary for the type checker.
+from controlplane.machinery.selectors import FieldTerm as FieldTerm
+from controlplane.machinery.selectors import LabelOperator as LabelOperator
+from controlplane.machinery.selectors import LabelTerm as LabelTerm
+
 Document = dict[str, Any]
 Result = TypeVar("Result", covariant=True)
 
@@ -138,33 +143,6 @@ class ListPage:
     rv: int
     next_key: Key | None = None
     remaining: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FieldTerm:
-    """One term of a field selector: path, whether it must be equal or unequal, value."""
-
-    path: str
-    equal: bool
-    value: str
-
-
-class LabelOperator(Enum):
-    """The operators of label selectors."""
-
-    IN = "in"
-    NOT_IN = "notin"
-    EXISTS = "exists"
-    NOT_EXISTS = "!"
-
-
-@dataclass(frozen=True, slots=True)
-class LabelTerm:
-    """One requirement of a label selector; `=` is IN with one value, `!=` NOT_IN (which matches an absent key)."""
-
-    key: str
-    operator: LabelOperator
-    values: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,28 @@
+"""The table of kinds: everything that is served is a row of `KINDS`.
+
+Routes, discovery, OpenAPI, tables, selectors, admission and scopes are derived from the rows. To add a kind, write its
+module beside this one and add it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from controlplane.kinds.app import APP
+from controlplane.kinds.attempt import ATTEMPT
+from controlplane.kinds.event import EVENT
+from controlplane.kinds.function import FUNCTION
+from controlplane.kinds.function_call import FUNCTION_CALL
+from controlplane.kinds.image import IMAGE
+from controlplane.kinds.project import PROJECT
+from controlplane.kinds.secret import SECRET
+from controlplane.machinery.kind import Kind
+
+_ROWS = (APP, FUNCTION, FUNCTION_CALL, ATTEMPT, IMAGE, SECRET, PROJECT, EVENT)
+
+KINDS: Mapping[str, Kind] = MappingProxyType({kind.kind: kind for kind in _ROWS})
+"""Every kind by its name (`FunctionCall`)."""
+
+BY_PLURAL: Mapping[str, Kind] = MappingProxyType({kind.plural: kind for kind in _ROWS})
+"""Every kind by the word in its path (`functioncalls`)."""
