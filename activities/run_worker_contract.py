@@ -1,11 +1,11 @@
 """What the engine and a node say to each other about one worker.
 
-The workflow of an attempt (`workflows/worker_attempt.py`) schedules the activities named here on the node's own task queue;
-the node (`activities/run_worker.py`, hosted by `workers/node.py`) implements them. This module holds only the words, so
-workflow code can import it without meeting a sandbox, a socket or a process.
+The workflow of an attempt (`workflows/worker_attempt.py`) schedules the activities named here on the node's own task
+queue; the node (`activities/run_worker.py`, hosted by `workers/node.py`) implements them. This module holds only the
+words, so workflow code can import it without meeting a sandbox, a socket or a process.
 
-Nothing secret and nothing a user wrote travels here, because Temporal's history is permanent and readable by operators: the node
-fetches the environment, Secrets and token of the attempt from the API, and a worker's traceback goes to its log.
+Nothing secret and nothing a user wrote travels here, because operators can read the history: the node fetches the
+environment, Secrets and token of the attempt from the API, and a worker's traceback goes to its log.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from dataclasses import dataclass
 RUN_WORKER = "run_worker"
 """Activity: run one worker until its process is gone. Input `RunWorkerInput`, result `WorkerExit`.
 
-It heartbeats every few seconds. A cancellation means drain: no new calls, SIGTERM, let running calls finish, SIGKILL after the
-Function's drain grace; the activity then still *returns* its `WorkerExit`. A node that shuts down drains likewise. The activity
-raises only when it cannot tell what became of the process; every ending it has seen is a result.
+It heartbeats every few seconds. A cancellation means drain: no new calls, SIGTERM, let running calls finish, SIGKILL
+after the drain grace; the activity then still *returns* its `WorkerExit`. A node that shuts down drains likewise. The
+activity raises only when it cannot tell what became of the process; every ending it has seen is a result.
 """
 
 KILL_WORKER = "kill_worker"
 """Activity: SIGKILL the attempt's process tree now. Input `KillWorkerInput`, result whether it was running here.
 
-`run_worker` of the same attempt then returns with outcome `KILLED`. Used when a body goes on after a cancel or a deadline.
+`run_worker` of the same attempt then returns with outcome `KILLED`. Used when a body goes on after a cancel or a
+deadline.
 """
 
 
@@ -57,14 +58,17 @@ OUT_OF_MEMORY = "OutOfMemory"
 """The kernel ended it for exceeding the Function's memory."""
 NOT_STARTED = "NotStarted"
 """No process came to be: no lease, no environment, no sandbox; `message` says which."""
+NODE_RESTARTED = "NodeRestarted"
+"""The node process died and took the worker along. Its next start completes the activity by the task token it had kept
+on disk, because the calls of that worker would otherwise hang until the heartbeat timeout."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerExit:
     """How one worker ended, as the node saw it.
 
-    `outcome` is one of the words above. `exit_code` is set when the process exited, `signal` when one killed it. `message`
-    is the node's own sentence, never output of the user's code. `ran_seconds` is from process start to process end.
+    `outcome` is one of the words above. `exit_code` is set when the process exited, `signal` when one killed it.
+    `message` is the node's own sentence, never output of the user's code. `ran_seconds` is the process's lifetime.
     """
 
     outcome: str
