@@ -1,10 +1,11 @@
 """The words of the store: keys, changes, and what a write may do inside its transaction.
 
 Every write of every process goes through one `Writer` (`store/writer.py`), which commits many at a time: it locks the
-revision counter, loads what the batch needs in a few queries, lets each `Mutation` decide in plain Python over the loaded
-rows, writes everything in bulk and commits. Mutations of one batch run one after the other and see each other's writes; one
-that raises ApiError leaves no trace and does not disturb the rest. Because the counter is locked first, all writes of all
-replicas are serialised, so a mutation never races another: what `Tx.get` returns is the truth at its commit.
+revision counter, loads what the batch needs in a few queries, lets each `Mutation` decide in plain Python over the
+loaded rows, writes everything in bulk and commits. Mutations of one batch run one after the other and see each
+other's writes; one that raises ApiError leaves no trace and does not disturb the rest. Because the counter is locked
+first, all writes of all replicas are serialised, so a mutation never races another: what `Tx.get` returns is the
+truth at its commit.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from controlplane.machinery.selectors import FieldTerm, LabelTerm
+
+if TYPE_CHECKING:
+    import asyncpg
+
+    Connection = asyncpg.Connection[asyncpg.Record]
 
 # The aliases mark the terms as part of this vocabulary for the type checker.
 from controlplane.machinery.selectors import FieldTerm as FieldTerm
@@ -46,9 +54,9 @@ class ChangeType(Enum):
 class Change:
     """One committed write: a row of the change log, ready to be sent to watchers.
 
-    `document` is the serialised object after the write (before it, with the delete's revision, for DELETED). `labels` and
-    `fields` are those of `document`; `previous_*` those before the write, or None for ADDED, so a watcher can tell
-    an object that enters its selector from one that leaves it (R-WATCH-4).
+    `document` is the serialised object after the write (before it, with the delete's revision, for DELETED). `labels`
+    and `fields` are those of `document`; `previous_*` those before the write, or None for ADDED, so a watcher can
+    tell an object that enters its selector from one that leaves it (R-WATCH-4).
     """
 
     rv: int
@@ -66,8 +74,9 @@ class Change:
 class Loader:
     """Rows outside the objects table that a mutation reads: one query for all arguments of a batch.
 
-    `sql` takes one array parameter (`$1`) holding every distinct argument asked for in the batch and returns rows with a column `key`
-    equal to the argument each belongs to. Loaders are module constants, so a batch runs each at most once.
+    `sql` takes one array parameter (`$1`) holding every distinct argument asked for in the batch and returns rows
+    with a column `key` equal to the argument each belongs to. Loaders are module constants, so a batch runs each at
+    most once.
     """
 
     name: str
@@ -104,9 +113,12 @@ class Tx(Protocol):
         """The rows a loader found for the argument when the batch began; they do not reflect writes of the batch.
         State that several mutations of a batch may touch is kept in `scratch`, seeded from here."""
 
+    async def load(self, keys: Sequence[Key]) -> None:
+        """Load more objects so that `get` and `put` accept them; only hooks can await it."""
+
     def execute(self, sql: str, arguments: Sequence[Any]) -> None:
-        """Run a statement once per call with these arguments after the objects are written. Calls with the same text are
-        sent as one `executemany`, texts in the order they were first used."""
+        """Run a statement once per call with these arguments after the objects are written. Calls with the same text
+        are sent as one `executemany`, texts in the order they were first used."""
 
     def scratch(self, name: str) -> dict[Any, Any]:
         """A dictionary shared by all mutations and hooks of this batch, by name (`"calls"`, `"queued"`). A failed
@@ -114,7 +126,8 @@ class Tx(Protocol):
 
 
 class Mutation(Protocol[Result]):
-    """One unit of change. `apply` must be synchronous, quick and free of I/O; it may run again if the batch is retried."""
+    """One unit of change. `apply` must be synchronous, quick and free of I/O; it may run again if the batch is
+    retried."""
 
     def reads(self) -> Reads: ...
 
@@ -124,9 +137,9 @@ class Mutation(Protocol[Result]):
 class BatchHook(Protocol):
     """Work that joins a batch after its mutations were written and before it commits (the dispatcher of calls)."""
 
-    async def before_commit(self, tx: Tx, connection: Any) -> None:
-        """May query `connection` (asyncpg) and use `tx`; what it buffers is written before the commit.
-        `tx.get` is limited to what the batch loaded; call `await tx.load(keys)` for more."""
+    async def before_commit(self, tx: Tx, connection: Connection) -> None:
+        """May query `connection` (asyncpg), load more objects and use `tx`; what it buffers is written before the
+        commit."""
 
     def committed(self) -> None:
         """The batch is durable: wake whoever was served."""

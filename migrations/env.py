@@ -1,0 +1,28 @@
+"""Alembic's entry: runs the migrations on the URL that `controlplane.store.migrate` sets."""
+
+from __future__ import annotations
+
+from alembic import context
+from sqlalchemy import create_engine, pool
+from sqlmodel import SQLModel
+
+from controlplane.store import tables as tables  # registers the tables in SQLModel.metadata
+
+config = context.config
+
+
+def run() -> None:
+    connection = config.attributes.get("connection")
+    if connection is not None:
+        context.configure(connection=connection, target_metadata=SQLModel.metadata, compare_server_default=True)
+        with context.begin_transaction():
+            context.run_migrations()
+        return
+    engine = create_engine(config.get_main_option("sqlalchemy.url") or "", poolclass=pool.NullPool)
+    with engine.connect() as made:
+        context.configure(connection=made, target_metadata=SQLModel.metadata)
+        with context.begin_transaction():
+            context.run_migrations()
+
+
+run()

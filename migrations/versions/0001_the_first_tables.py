@@ -1,0 +1,235 @@
+"""the first tables
+
+Revision: 0001, after .
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+from sqlalchemy.dialects import postgresql
+revision = '0001'
+down_revision = None
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.create_table('attempts',
+    sa.Column('uid', sa.Text(), nullable=False),
+    sa.Column('org', sa.Text(), nullable=False),
+    sa.Column('project', sa.Text(), nullable=False),
+    sa.Column('function', sa.Text(), nullable=False),
+    sa.Column('function_uid', sa.Text(), nullable=False),
+    sa.Column('slot', sa.Text(), nullable=False),
+    sa.Column('epoch', sa.BigInteger(), nullable=False),
+    sa.Column('pool', sa.Text(), nullable=False),
+    sa.Column('state', sa.Text(), nullable=False),
+    sa.Column('draining', sa.Boolean(), server_default=sa.text('false'), nullable=False),
+    sa.Column('has_workflow', sa.Boolean(), server_default=sa.text('false'), nullable=False),
+    sa.Column('concurrency', sa.SmallInteger(), nullable=False),
+    sa.Column('node', sa.Text(), nullable=True),
+    sa.Column('created_at', sa.DateTime(timezone=True), nullable=False),
+    sa.Column('ready_at', sa.DateTime(timezone=True), nullable=True),
+    sa.Column('last_claim_at', sa.DateTime(timezone=True), nullable=True),
+    sa.Column('last_busy_at', sa.DateTime(timezone=True), nullable=True),
+    sa.Column('finished_at', sa.DateTime(timezone=True), nullable=True),
+    sa.Column('reason', sa.Text(), nullable=True),
+    sa.Column('message', sa.Text(), nullable=True),
+    sa.PrimaryKeyConstraint('uid')
+    )
+    op.create_index('attempts_lease', 'attempts', ['last_claim_at'], unique=False, postgresql_where=sa.text("state = 'ready'"))
+    op.create_index('attempts_live', 'attempts', ['function_uid', 'state'], unique=False, postgresql_where=sa.text("state <> 'finished'"))
+    op.create_table('blobs',
+    sa.Column('org', sa.Text(), nullable=False),
+    sa.Column('project', sa.Text(), nullable=False),
+    sa.Column('digest', sa.Text(), nullable=False),
+    sa.Column('size_bytes', sa.BigInteger(), nullable=False),
+    sa.Column('created_at', sa.DateTime(timezone=True), nullable=False),
+    sa.PrimaryKeyConstraint('org', 'project', 'digest')
+    )
+    op.create_table('call_sessions',
+    sa.Column('function_uid', sa.Text(), nullable=False),
+    sa.Column('session', sa.Text(), nullable=False),
+    sa.Column('last_turn', sa.BigInteger(), nullable=False),
+    sa.PrimaryKeyConstraint('function_uid', 'session')
+    )
+    op.create_index('call_sessions_turn', 'call_sessions', ['function_uid', 'last_turn'], unique=False)
+    op.create_table('calls',
+    sa.Column('uid', sa.Text(), nullable=False),
+    sa.Column('org', sa.Text(), nullable=False),
+    sa.Column('project', sa.Text(), nullable=False),
+    sa.Column('name', sa.Text(), nullable=False),
+    sa.Column('function', sa.Text(), nullable=False),
+    sa.Column('function_uid', sa.Text(), nullable=False),
+    sa.Column('session', sa.Text(), nullable=False),
+    sa.Column('state', sa.Text(), nullable=False),
+    sa.Column('priority', sa.SmallInteger(), nullable=False),
+    sa.Column('seq', sa.BigInteger(), nullable=False),
+    sa.Column('attempt', sa.Text(), nullable=True),
+    sa.Column('epoch', sa.BigInteger(), nullable=True),
+    sa.Column('started_at', sa.DateTime(timezone=True), nullable=True),
+    sa.Column('deadline', sa.DateTime(timezone=True), nullable=True),
+    sa.Column('timeout_seconds', sa.Float(), nullable=False),
+    sa.Column('retries', sa.SmallInteger(), nullable=False),
+    sa.Column('recoveries', sa.SmallInteger(), nullable=False),
+    sa.Column('charged_micro_usd', sa.BigInteger(), nullable=False),
+    sa.Column('cancel_at', sa.DateTime(timezone=True), nullable=True),
+    sa.Column('policy', postgresql.JSONB(astext_type=sa.Text()), nullable=False),
+    sa.Column('outcome', postgresql.JSONB(astext_type=sa.Text()), nullable=True),
+    sa.Column('has_workflow', sa.Boolean(), server_default=sa.text('false'), nullable=False),
+    sa.Column('task_token', sa.LargeBinary(), nullable=True),
+    sa.Column('created_at', sa.DateTime(timezone=True), nullable=False),
+    sa.PrimaryKeyConstraint('uid')
+    )
+    op.create_index('calls_attempt', 'calls', ['attempt'], unique=False, postgresql_where=sa.text("state = 'running'"))
+    op.create_index('calls_deadline', 'calls', ['deadline'], unique=False, postgresql_where=sa.text("state = 'running'"))
+    op.create_index('calls_name', 'calls', ['org', 'project', 'name'], unique=False)
+    op.create_index('calls_open', 'calls', ['function_uid', 'state'], unique=False, postgresql_where=sa.text("state <> 'done'"))
+    op.create_index('calls_queued', 'calls', ['function_uid', 'session', 'priority', 'seq'], unique=False, postgresql_where=sa.text("state = 'queued'"))
+    op.create_index('calls_reporting', 'calls', ['seq'], unique=False, postgresql_where=sa.text("state IN ('deciding', 'done') AND task_token IS NOT NULL"))
+    op.create_index('calls_starting', 'calls', ['state', 'seq'], unique=False, postgresql_where=sa.text('NOT has_workflow'))
+    op.create_table('changes',
+    sa.Column('rv', sa.BigInteger(), autoincrement=False, nullable=False),
+    sa.Column('time', sa.DateTime(timezone=True), nullable=False),
+    sa.Column('type', sa.Text(), nullable=False),
+    sa.Column('kind', sa.Text(collation='C'), nullable=False),
+    sa.Column('org', sa.Text(collation='C'), nullable=False),
+    sa.Column('project', sa.Text(collation='C'), nullable=False),
+    sa.Column('name', sa.Text(collation='C'), nullable=False),
+    sa.Column('uid', sa.Text(), nullable=False),
+    sa.Column('prev_rv', sa.BigInteger(), nullable=True),
+    sa.Column('create_rv', sa.BigInteger(), nullable=False),
+    sa.Column('labels', postgresql.JSONB(astext_type=sa.Text()), nullable=False),
+    sa.Column('fields', postgresql.JSONB(astext_type=sa.Text()), nullable=False),
+    sa.Column('prev_labels', postgresql.JSONB(astext_type=sa.Text()), nullable=True),
+    sa.Column('prev_fields', postgresql.JSONB(astext_type=sa.Text()), nullable=True),
+    sa.Column('doc', sa.JSON(), nullable=False),
+    sa.PrimaryKeyConstraint('rv')
+    )
+    op.create_index('changes_object', 'changes', ['kind', 'org', 'project', 'name', 'rv'], unique=False)
+    op.create_index('changes_time', 'changes', ['time'], unique=False)
+    op.create_table('engine',
+    sa.Column('id', sa.SmallInteger(), autoincrement=False, nullable=False),
+    sa.Column('incarnation', sa.Text(), nullable=False),
+    sa.PrimaryKeyConstraint('id')
+    )
+    op.create_table('function_charges',
+    sa.Column('function_uid', sa.Text(), nullable=False),
+    sa.Column('micro_usd', sa.BigInteger(), nullable=False),
+    sa.PrimaryKeyConstraint('function_uid')
+    )
+    op.create_table('idempotency',
+    sa.Column('scope', sa.Text(), nullable=False),
+    sa.Column('key', sa.Text(), nullable=False),
+    sa.Column('digest', sa.Text(), nullable=False),
+    sa.Column('status', sa.SmallInteger(), nullable=False),
+    sa.Column('body', sa.LargeBinary(), nullable=False),
+    sa.Column('created_at', sa.DateTime(timezone=True), nullable=False),
+    sa.PrimaryKeyConstraint('scope', 'key')
+    )
+    op.create_index('idempotency_created', 'idempotency', ['created_at'], unique=False)
+    op.create_table('log_chunks',
+    sa.Column('attempt', sa.Text(), nullable=False),
+    sa.Column('seq', sa.BigInteger(), autoincrement=False, nullable=False),
+    sa.Column('org', sa.Text(), nullable=False),
+    sa.Column('project', sa.Text(), nullable=False),
+    sa.Column('function_uid', sa.Text(), nullable=False),
+    sa.Column('first_time', sa.DateTime(timezone=True), nullable=False),
+    sa.Column('last_time', sa.DateTime(timezone=True), nullable=False),
+    sa.Column('size_bytes', sa.BigInteger(), nullable=False),
+    sa.Column('lines', sa.JSON(), nullable=False),
+    sa.PrimaryKeyConstraint('attempt', 'seq')
+    )
+    op.create_index('log_chunks_function', 'log_chunks', ['function_uid', 'last_time'], unique=False)
+    op.create_table('meta',
+    sa.Column('id', sa.SmallInteger(), autoincrement=False, nullable=False),
+    sa.Column('rv', sa.BigInteger(), nullable=False),
+    sa.Column('compacted_rv', sa.BigInteger(), nullable=False),
+    sa.PrimaryKeyConstraint('id')
+    )
+    op.create_table('objects',
+    sa.Column('kind', sa.Text(collation='C'), nullable=False),
+    sa.Column('org', sa.Text(collation='C'), nullable=False),
+    sa.Column('project', sa.Text(collation='C'), nullable=False),
+    sa.Column('name', sa.Text(collation='C'), nullable=False),
+    sa.Column('uid', sa.Text(), nullable=False),
+    sa.Column('rv', sa.BigInteger(), nullable=False),
+    sa.Column('create_rv', sa.BigInteger(), nullable=False),
+    sa.Column('deleting', sa.Boolean(), server_default=sa.text('false'), nullable=False),
+    sa.Column('labels', postgresql.JSONB(astext_type=sa.Text()), nullable=False),
+    sa.Column('fields', postgresql.JSONB(astext_type=sa.Text()), nullable=False),
+    sa.Column('owners', postgresql.ARRAY(sa.Text()), server_default=sa.text("'{}'"), nullable=False),
+    sa.Column('doc', sa.JSON(), nullable=False),
+    sa.PrimaryKeyConstraint('kind', 'org', 'project', 'name'),
+    sa.UniqueConstraint('uid')
+    )
+    op.create_index('objects_deleting', 'objects', ['kind'], unique=False, postgresql_where=sa.text('deleting'))
+    op.create_index('objects_fields', 'objects', ['fields'], unique=False, postgresql_using='gin', postgresql_ops={'fields': 'jsonb_path_ops'})
+    op.create_index('objects_labels', 'objects', ['labels'], unique=False, postgresql_using='gin', postgresql_ops={'labels': 'jsonb_path_ops'})
+    op.create_index('objects_owners', 'objects', ['owners'], unique=False, postgresql_using='gin', postgresql_where=sa.text("owners <> '{}'"))
+    op.create_table('secret_versions',
+    sa.Column('secret_uid', sa.Text(), nullable=False),
+    sa.Column('version', sa.BigInteger(), autoincrement=False, nullable=False),
+    sa.Column('org', sa.Text(), nullable=False),
+    sa.Column('project', sa.Text(), nullable=False),
+    sa.Column('name', sa.Text(), nullable=False),
+    sa.Column('ciphertext', sa.LargeBinary(), nullable=False),
+    sa.Column('created_at', sa.DateTime(timezone=True), nullable=False),
+    sa.PrimaryKeyConstraint('secret_uid', 'version')
+    )
+    op.create_table('tokens',
+    sa.Column('hash', sa.LargeBinary(), nullable=False),
+    sa.Column('kind', sa.Text(), nullable=False),
+    sa.Column('org', sa.Text(), nullable=False),
+    sa.Column('principal', sa.Text(), nullable=False),
+    sa.Column('name', sa.Text(), nullable=False),
+    sa.Column('project', sa.Text(), nullable=True),
+    sa.Column('function', sa.Text(), nullable=True),
+    sa.Column('function_uid', sa.Text(), nullable=True),
+    sa.Column('attempt', sa.Text(), nullable=True),
+    sa.Column('epoch', sa.BigInteger(), nullable=True),
+    sa.Column('scopes', postgresql.ARRAY(sa.Text()), server_default=sa.text("'{}'"), nullable=False),
+    sa.Column('projects', postgresql.ARRAY(sa.Text()), server_default=sa.text("'{}'"), nullable=False),
+    sa.Column('created_at', sa.DateTime(timezone=True), nullable=False),
+    sa.Column('expires_at', sa.DateTime(timezone=True), nullable=True),
+    sa.Column('revoked_at', sa.DateTime(timezone=True), nullable=True),
+    sa.PrimaryKeyConstraint('hash')
+    )
+    op.create_index('tokens_attempt', 'tokens', ['attempt'], unique=False, postgresql_where=sa.text('attempt IS NOT NULL'))
+    op.execute("INSERT INTO meta (id, rv, compacted_rv) VALUES (1, 0, 0)")
+
+
+def downgrade() -> None:
+    op.drop_index('tokens_attempt', table_name='tokens', postgresql_where=sa.text('attempt IS NOT NULL'))
+    op.drop_table('tokens')
+    op.drop_table('secret_versions')
+    op.drop_index('objects_owners', table_name='objects', postgresql_using='gin', postgresql_where=sa.text("owners <> '{}'"))
+    op.drop_index('objects_labels', table_name='objects', postgresql_using='gin', postgresql_ops={'labels': 'jsonb_path_ops'})
+    op.drop_index('objects_fields', table_name='objects', postgresql_using='gin', postgresql_ops={'fields': 'jsonb_path_ops'})
+    op.drop_index('objects_deleting', table_name='objects', postgresql_where=sa.text('deleting'))
+    op.drop_table('objects')
+    op.drop_table('meta')
+    op.drop_index('log_chunks_function', table_name='log_chunks')
+    op.drop_table('log_chunks')
+    op.drop_index('idempotency_created', table_name='idempotency')
+    op.drop_table('idempotency')
+    op.drop_table('function_charges')
+    op.drop_table('engine')
+    op.drop_index('changes_time', table_name='changes')
+    op.drop_index('changes_object', table_name='changes')
+    op.drop_table('changes')
+    op.drop_index('calls_starting', table_name='calls', postgresql_where=sa.text('NOT has_workflow'))
+    op.drop_index('calls_reporting', table_name='calls', postgresql_where=sa.text("state IN ('deciding', 'done') AND task_token IS NOT NULL"))
+    op.drop_index('calls_queued', table_name='calls', postgresql_where=sa.text("state = 'queued'"))
+    op.drop_index('calls_open', table_name='calls', postgresql_where=sa.text("state <> 'done'"))
+    op.drop_index('calls_name', table_name='calls')
+    op.drop_index('calls_deadline', table_name='calls', postgresql_where=sa.text("state = 'running'"))
+    op.drop_index('calls_attempt', table_name='calls', postgresql_where=sa.text("state = 'running'"))
+    op.drop_table('calls')
+    op.drop_index('call_sessions_turn', table_name='call_sessions')
+    op.drop_table('call_sessions')
+    op.drop_table('blobs')
+    op.drop_index('attempts_live', table_name='attempts', postgresql_where=sa.text("state <> 'finished'"))
+    op.drop_index('attempts_lease', table_name='attempts', postgresql_where=sa.text("state = 'ready'"))
+    op.drop_table('attempts')

@@ -1,0 +1,1 @@
+"""The engines of one machine: PostgreSQL and Temporal as children of the supervisor."""
