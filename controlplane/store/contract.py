@@ -16,17 +16,14 @@ from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from controlplane.machinery.selectors import FieldTerm, LabelTerm
+from controlplane.machinery.selectors import FieldTerm as FieldTerm
+from controlplane.machinery.selectors import LabelOperator as LabelOperator
+from controlplane.machinery.selectors import LabelTerm as LabelTerm
 
 if TYPE_CHECKING:
     import asyncpg
 
     Connection = asyncpg.Connection[asyncpg.Record]
-
-# The aliases mark the terms as part of this vocabulary for the type checker.
-from controlplane.machinery.selectors import FieldTerm as FieldTerm
-from controlplane.machinery.selectors import LabelOperator as LabelOperator
-from controlplane.machinery.selectors import LabelTerm as LabelTerm
 
 Document = dict[str, Any]
 Result = TypeVar("Result", covariant=True)

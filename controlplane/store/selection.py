@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from controlplane.machinery import selectors
 from controlplane.machinery.selectors import FieldTerm, LabelOperator, LabelTerm
 from controlplane.store.contract import Key, Selection
 
@@ -27,8 +28,8 @@ def covers(selection: Selection, key: Key) -> bool:
 
 def matches(selection: Selection, key: Key, labels: Mapping[str, str], fields: Mapping[str, str]) -> bool:
     """Whether an object with this key, these labels and extracted fields satisfies all terms."""
-    return all(_label_holds(term, labels) for term in selection.labels) and all(
-        _field_holds(term, key, fields) for term in selection.fields
+    return selectors.matches(
+        selection.labels, selection.fields, labels=labels, fields=fields, name=key.name, namespace=key.project
     )
 
 
@@ -61,24 +62,6 @@ def where(selection: Selection, first_parameter: int = 1) -> tuple[str, list[Any
 
 def _visible(selection: Selection, project: str) -> bool:
     return selection.projects is None or project in selection.projects
-
-
-def _label_holds(term: LabelTerm, labels: Mapping[str, str]) -> bool:
-    match term.operator:
-        case LabelOperator.IN:
-            return labels.get(term.key) in term.values
-        case LabelOperator.NOT_IN:
-            return labels.get(term.key) not in term.values
-        case LabelOperator.EXISTS:
-            return term.key in labels
-        case LabelOperator.NOT_EXISTS:
-            return term.key not in labels
-
-
-def _field_holds(term: FieldTerm, key: Key, fields: Mapping[str, str]) -> bool:
-    own = {"metadata.name": key.name, "metadata.namespace": key.project}
-    value = own[term.path] if term.path in own else fields.get(term.path, "")
-    return (value == term.value) is term.equal
 
 
 def _label_sql(term: LabelTerm, bind: Any) -> str:  # noqa: ANN401 - a local closure
