@@ -120,6 +120,8 @@ class Kind:
     immutable_fields: tuple[str, ...] = ()
     """Dotted paths that no update may change (409 FieldImmutable)."""
     subresources: tuple[str, ...] = ()
+    deletion_finalizer: str = ""
+    """Left on an object when its delete is asked, with phase Terminating, until a controller has cleaned up after it."""
     strategy: Strategy = field(default_factory=PlainStrategy)
     scope_resource: str | None = None
     """The word of the scope grammar (`functions:read`); None means any valid key of the organisation may read."""

@@ -69,20 +69,19 @@ def matches(
 
 def matches_labels(terms: Iterable[LabelTerm], labels: Mapping[str, str]) -> bool:
     """Whether the labels satisfy every term. NOT_IN holds for an object without the key."""
-    for term in terms:
-        value = labels.get(term.key)
-        match term.operator:
-            case LabelOperator.IN:
-                holds = value is not None and value in term.values
-            case LabelOperator.NOT_IN:
-                holds = value is None or value not in term.values
-            case LabelOperator.EXISTS:
-                holds = value is not None
-            case LabelOperator.NOT_EXISTS:
-                holds = value is None
-        if not holds:
-            return False
-    return True
+    return all(_holds(term, labels.get(term.key)) for term in terms)
+
+
+def _holds(term: LabelTerm, value: str | None) -> bool:
+    match term.operator:
+        case LabelOperator.IN:
+            return value is not None and value in term.values
+        case LabelOperator.NOT_IN:
+            return value is None or value not in term.values
+        case LabelOperator.EXISTS:
+            return value is not None
+        case LabelOperator.NOT_EXISTS:
+            return value is None
 
 
 def matches_fields(terms: Iterable[FieldTerm], fields: Mapping[str, str], *, name: str, namespace: str) -> bool:
