@@ -26,6 +26,7 @@ def upgrade() -> None:
     sa.Column('pool', sa.Text(), nullable=False),
     sa.Column('state', sa.Text(), nullable=False),
     sa.Column('draining', sa.Boolean(), server_default=sa.text('false'), nullable=False),
+    sa.Column('drain_reason', sa.Text(), nullable=True),
     sa.Column('has_workflow', sa.Boolean(), server_default=sa.text('false'), nullable=False),
     sa.Column('concurrency', sa.SmallInteger(), nullable=False),
     sa.Column('node', sa.Text(), nullable=True),
@@ -33,6 +34,9 @@ def upgrade() -> None:
     sa.Column('ready_at', sa.DateTime(timezone=True), nullable=True),
     sa.Column('last_claim_at', sa.DateTime(timezone=True), nullable=True),
     sa.Column('last_busy_at', sa.DateTime(timezone=True), nullable=True),
+    sa.Column('claim_seq', sa.BigInteger(), server_default=sa.text('0'), nullable=False),
+    sa.Column('drained_at', sa.DateTime(timezone=True), nullable=True),
+    sa.Column('kill_at', sa.DateTime(timezone=True), nullable=True),
     sa.Column('finished_at', sa.DateTime(timezone=True), nullable=True),
     sa.Column('reason', sa.Text(), nullable=True),
     sa.Column('message', sa.Text(), nullable=True),
@@ -45,9 +49,13 @@ def upgrade() -> None:
     sa.Column('project', sa.Text(), nullable=False),
     sa.Column('digest', sa.Text(), nullable=False),
     sa.Column('size_bytes', sa.BigInteger(), nullable=False),
+    sa.Column('content_type', sa.Text(), nullable=False),
+    sa.Column('location', sa.Text(), nullable=False),
     sa.Column('created_at', sa.DateTime(timezone=True), nullable=False),
+    sa.Column('last_used_at', sa.DateTime(timezone=True), nullable=False),
     sa.PrimaryKeyConstraint('org', 'project', 'digest')
     )
+    op.create_index('blobs_idle', 'blobs', ['last_used_at'], unique=False)
     op.create_table('call_sessions',
     sa.Column('function_uid', sa.Text(), nullable=False),
     sa.Column('session', sa.Text(), nullable=False),
@@ -70,25 +78,30 @@ def upgrade() -> None:
     sa.Column('epoch', sa.BigInteger(), nullable=True),
     sa.Column('started_at', sa.DateTime(timezone=True), nullable=True),
     sa.Column('deadline', sa.DateTime(timezone=True), nullable=True),
-    sa.Column('timeout_seconds', sa.Float(), nullable=False),
+    sa.Column('dispatches', sa.BigInteger(), nullable=False),
     sa.Column('retries', sa.SmallInteger(), nullable=False),
     sa.Column('recoveries', sa.SmallInteger(), nullable=False),
-    sa.Column('charged_micro_usd', sa.BigInteger(), nullable=False),
-    sa.Column('cancel_at', sa.DateTime(timezone=True), nullable=True),
-    sa.Column('policy', postgresql.JSONB(astext_type=sa.Text()), nullable=False),
+    sa.Column('charge_micro_usd', sa.BigInteger(), nullable=False),
+    sa.Column('cancel_requested_at', sa.DateTime(timezone=True), nullable=True),
     sa.Column('outcome', postgresql.JSONB(astext_type=sa.Text()), nullable=True),
     sa.Column('has_workflow', sa.Boolean(), server_default=sa.text('false'), nullable=False),
     sa.Column('task_token', sa.LargeBinary(), nullable=True),
     sa.Column('created_at', sa.DateTime(timezone=True), nullable=False),
+    sa.Column('updated_at', sa.DateTime(timezone=True), nullable=False),
     sa.PrimaryKeyConstraint('uid')
     )
     op.create_index('calls_attempt', 'calls', ['attempt'], unique=False, postgresql_where=sa.text("state = 'running'"))
+    op.create_index('calls_cancelling', 'calls', ['cancel_requested_at'], unique=False, postgresql_where=sa.text("state = 'running' AND cancel_requested_at IS NOT NULL"))
     op.create_index('calls_deadline', 'calls', ['deadline'], unique=False, postgresql_where=sa.text("state = 'running'"))
-    op.create_index('calls_name', 'calls', ['org', 'project', 'name'], unique=False)
     op.create_index('calls_open', 'calls', ['function_uid', 'state'], unique=False, postgresql_where=sa.text("state <> 'done'"))
     op.create_index('calls_queued', 'calls', ['function_uid', 'session', 'priority', 'seq'], unique=False, postgresql_where=sa.text("state = 'queued'"))
+    op.create_index('calls_queued_started', 'calls', ['function_uid', 'session', 'priority', 'seq'], unique=False, postgresql_where=sa.text("state = 'queued' AND has_workflow"))
     op.create_index('calls_reporting', 'calls', ['seq'], unique=False, postgresql_where=sa.text("state IN ('deciding', 'done') AND task_token IS NOT NULL"))
     op.create_index('calls_starting', 'calls', ['state', 'seq'], unique=False, postgresql_where=sa.text('NOT has_workflow'))
+    op.create_index('calls_starting_fairly', 'calls', ['org', 'project', 'session', 'seq'], unique=False, postgresql_where=sa.text('NOT has_workflow'))
+    # Rows of these tables change several times a second for as long as they live; vacuum must keep pace.
+    op.execute("ALTER TABLE calls SET (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02)")
+    op.execute("ALTER TABLE call_sessions SET (autovacuum_vacuum_scale_factor = 0.02)")
     op.create_table('changes',
     sa.Column('rv', sa.BigInteger(), autoincrement=False, nullable=False),
     sa.Column('time', sa.DateTime(timezone=True), nullable=False),
@@ -114,9 +127,16 @@ def upgrade() -> None:
     sa.Column('incarnation', sa.Text(), nullable=False),
     sa.PrimaryKeyConstraint('id')
     )
-    op.create_table('function_charges',
+    op.create_table('function_load',
     sa.Column('function_uid', sa.Text(), nullable=False),
-    sa.Column('micro_usd', sa.BigInteger(), nullable=False),
+    sa.Column('org', sa.Text(), nullable=False),
+    sa.Column('project', sa.Text(), nullable=False),
+    sa.Column('function', sa.Text(), nullable=False),
+    sa.Column('queued', sa.BigInteger(), nullable=False),
+    sa.Column('running', sa.BigInteger(), nullable=False),
+    sa.Column('pending', sa.BigInteger(), nullable=False),
+    sa.Column('charge_micro_usd', sa.BigInteger(), nullable=False),
+    sa.Column('last_end_at', sa.DateTime(timezone=True), nullable=True),
     sa.PrimaryKeyConstraint('function_uid')
     )
     op.create_table('idempotency',
@@ -137,11 +157,14 @@ def upgrade() -> None:
     sa.Column('function_uid', sa.Text(), nullable=False),
     sa.Column('first_time', sa.DateTime(timezone=True), nullable=False),
     sa.Column('last_time', sa.DateTime(timezone=True), nullable=False),
+    sa.Column('received_at', sa.DateTime(timezone=True), nullable=False),
     sa.Column('size_bytes', sa.BigInteger(), nullable=False),
+    sa.Column('end_bytes', sa.BigInteger(), nullable=False),
     sa.Column('lines', sa.JSON(), nullable=False),
     sa.PrimaryKeyConstraint('attempt', 'seq')
     )
-    op.create_index('log_chunks_function', 'log_chunks', ['function_uid', 'last_time'], unique=False)
+    op.create_index('log_chunks_function', 'log_chunks', ['function_uid', 'received_at'], unique=False)
+    op.create_index('log_chunks_time', 'log_chunks', ['received_at'], unique=False)
     op.create_table('meta',
     sa.Column('id', sa.SmallInteger(), autoincrement=False, nullable=False),
     sa.Column('rv', sa.BigInteger(), nullable=False),
@@ -174,6 +197,7 @@ def upgrade() -> None:
     sa.Column('org', sa.Text(), nullable=False),
     sa.Column('project', sa.Text(), nullable=False),
     sa.Column('name', sa.Text(), nullable=False),
+    sa.Column('digest', sa.Text(), nullable=False),
     sa.Column('ciphertext', sa.LargeBinary(), nullable=False),
     sa.Column('created_at', sa.DateTime(timezone=True), nullable=False),
     sa.PrimaryKeyConstraint('secret_uid', 'version')
@@ -210,25 +234,20 @@ def downgrade() -> None:
     op.drop_index('objects_deleting', table_name='objects', postgresql_where=sa.text('deleting'))
     op.drop_table('objects')
     op.drop_table('meta')
+    op.drop_index('log_chunks_time', table_name='log_chunks')
     op.drop_index('log_chunks_function', table_name='log_chunks')
     op.drop_table('log_chunks')
     op.drop_index('idempotency_created', table_name='idempotency')
     op.drop_table('idempotency')
-    op.drop_table('function_charges')
+    op.drop_table('function_load')
     op.drop_table('engine')
     op.drop_index('changes_time', table_name='changes')
     op.drop_index('changes_object', table_name='changes')
     op.drop_table('changes')
-    op.drop_index('calls_starting', table_name='calls', postgresql_where=sa.text('NOT has_workflow'))
-    op.drop_index('calls_reporting', table_name='calls', postgresql_where=sa.text("state IN ('deciding', 'done') AND task_token IS NOT NULL"))
-    op.drop_index('calls_queued', table_name='calls', postgresql_where=sa.text("state = 'queued'"))
-    op.drop_index('calls_open', table_name='calls', postgresql_where=sa.text("state <> 'done'"))
-    op.drop_index('calls_name', table_name='calls')
-    op.drop_index('calls_deadline', table_name='calls', postgresql_where=sa.text("state = 'running'"))
-    op.drop_index('calls_attempt', table_name='calls', postgresql_where=sa.text("state = 'running'"))
     op.drop_table('calls')
     op.drop_index('call_sessions_turn', table_name='call_sessions')
     op.drop_table('call_sessions')
+    op.drop_index('blobs_idle', table_name='blobs')
     op.drop_table('blobs')
     op.drop_index('attempts_live', table_name='attempts', postgresql_where=sa.text("state <> 'finished'"))
     op.drop_index('attempts_lease', table_name='attempts', postgresql_where=sa.text("state = 'ready'"))
