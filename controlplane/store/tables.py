@@ -268,6 +268,7 @@ class SecretVersionRow(SQLModel, table=True):
     org: str = Field(sa_column=_text())
     project: str = Field(sa_column=_text())
     name: str = Field(sa_column=_text())
+    digest: str = Field(sa_column=_text())
     ciphertext: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
     created_at: datetime = Field(sa_column=_time())
 
@@ -276,19 +277,26 @@ class BlobRow(SQLModel, table=True):
     """A blob a project holds: its bytes were verified against the digest and size."""
 
     __tablename__ = "blobs"
+    __table_args__ = (Index("blobs_idle", "last_used_at"),)
 
     org: str = Field(sa_column=Column(Text, primary_key=True))
     project: str = Field(sa_column=Column(Text, primary_key=True))
     digest: str = Field(sa_column=Column(Text, primary_key=True))
     size_bytes: int = Field(sa_column=_bigint())
+    content_type: str = Field(sa_column=_text())
+    location: str = Field(sa_column=_text())
     created_at: datetime = Field(sa_column=_time())
+    last_used_at: datetime = Field(sa_column=_time())
 
 
 class LogChunkRow(SQLModel, table=True):
     """Lines of one attempt, as its node sent them: `lines` is a list of [time_ns, stream, text]."""
 
     __tablename__ = "log_chunks"
-    __table_args__ = (Index("log_chunks_function", "function_uid", "last_time"),)
+    __table_args__ = (
+        Index("log_chunks_function", "function_uid", "received_at"),
+        Index("log_chunks_time", "received_at"),
+    )
 
     attempt: str = Field(sa_column=Column(Text, primary_key=True))
     seq: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
@@ -297,7 +305,9 @@ class LogChunkRow(SQLModel, table=True):
     function_uid: str = Field(sa_column=_text())
     first_time: datetime = Field(sa_column=_time())
     last_time: datetime = Field(sa_column=_time())
+    received_at: datetime = Field(sa_column=_time())
     size_bytes: int = Field(sa_column=_bigint())
+    end_bytes: int = Field(sa_column=_bigint())
     lines: list[Any] = Field(sa_column=Column(JSON, nullable=False))
 
 
