@@ -28,8 +28,9 @@ def start_child(
     log: Path,
     user: int | None = None,
     death_signal: signal.Signals = signal.SIGTERM,
+    inherit: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a child that appends to `log`; `user` drops root to that uid and gid first."""
+    """Start a child that appends to `log`; `user` drops root to that uid and gid first; it inherits the descriptors."""
     parent = os.getpid()
 
     def prepare() -> None:
@@ -48,6 +49,7 @@ def start_child(
             user=user,
             group=user,
             extra_groups=[] if user is not None else None,
+            pass_fds=inherit,
             preexec_fn=prepare,
         )
 
