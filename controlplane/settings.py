@@ -31,6 +31,12 @@ class Settings(BaseSettings):
         description="32 random bytes in hex: keys token hashes, signed URLs and Secrets at rest; lose it, lose them.",
     )
 
+    # Identity
+    token_cache_seconds: float = Field(
+        default=1.0, description="How long a looked-up credential is trusted; a revoked one works this much longer."
+    )
+    token_cache_entries_max: int = Field(default=10_000, description="Known, and again unknown, credentials in memory.")
+
     # HTTP edge
     http_host: str = Field(default="127.0.0.1", description="Address the plain-http API listens on.")
     http_port: int = Field(default=8080, description="Port of the plain-http API.")
@@ -39,6 +45,7 @@ class Settings(BaseSettings):
     tls_key: Path | None = Field(default=None, description="PEM key for https.")
     public_url: str = Field(default="", description="Origin that clients reach, used in signed blob URLs.")
     docs_url: str = Field(default="", description="Prefix of the docs link in errors; empty uses the server's own.")
+    access_log: bool = Field(default=True, description="Log a line for each request; failures of ours always are.")
     body_bytes_max: int = Field(default=1 << 20, description="JSON bodies in general; the protocol's limit.")
     batch_body_bytes_max: int = Field(default=8 << 20, description="Bodies of call batches; the protocol's limit.")
     claim_body_bytes_max: int = Field(
@@ -67,6 +74,12 @@ class Settings(BaseSettings):
     lease_seconds: int = Field(default=75, description="Two long polls and 15 s since an attempt's last claim.")
     claim_wait_seconds_max: int = Field(default=30, description="Longest long poll; the worker reads for 45 s.")
     deadline_grace_seconds: int = Field(default=60, description="After a deadline the worker should have reported.")
+    deadline_early_seconds: float = Field(
+        default=2.0, description="A worker's DeadlineExceeded this long before the deadline is a TimeoutError raised."
+    )
+    retry_jitter_fraction: float = Field(
+        default=0.1, description="How much of itself a retry's delay may be shortened by, so that retries spread."
+    )
     cancel_grace_seconds: int = Field(default=30, description="A body that goes on after a cancel is killed then.")
     call_retention_days: int = Field(default=7, description="Finished calls are kept this long; the protocol's.")
     app_expiry_seconds: int = Field(default=120, description="An ephemeral App not renewed for this long is deleted.")
@@ -101,3 +114,25 @@ class Settings(BaseSettings):
     s3_secure: bool = Field(default=True, description="Speak https to the S3 service.")
     blob_bytes_max: int = Field(default=5 << 30, description="One blob; S3's own limit for a single PUT.")
     blob_url_seconds: int = Field(default=900, description="Lifetime of a signed blob URL; the protocol's.")
+    s3_public_url: str = Field(
+        default="", description="Origin at which clients reach the S3 service; empty uses `s3_endpoint`."
+    )
+    sandbox_api_origin: str = Field(
+        default="http://127.0.0.1:3128", description="Where code in a sandbox reaches this API, in blob URLs for it."
+    )
+    blob_idle_seconds: int = Field(default=60, description="An upload that sends nothing for this long is given up.")
+    blob_uploads_max: int = Field(default=64, description="Uploads through this process at once; more get 503.")
+    blob_verifications_max: int = Field(default=2, description="Blobs of S3 hashed at once; each reads a whole object.")
+
+    # Logs
+    log_attempt_bytes_max: int = Field(
+        default=16 << 20, description="Log kept of one worker; beyond it the oldest lines go and a mark tells so."
+    )
+    log_line_bytes_max: int = Field(default=64 << 10, description="Longer lines are cut.")
+    log_request_bytes_max: int = Field(default=4 << 20, description="One batch of lines from a node.")
+    log_poll_seconds: float = Field(default=0.5, description="How late lines from another API process may be noticed.")
+    log_tail_lines_max: int = Field(default=100_000, description="Largest `tailLines`; more is taken for this many.")
+    log_followers_max: int = Field(default=2_000, description="Followed logs of one process; more get 429.")
+    log_settle_seconds: float = Field(
+        default=2.0, description="How long a follower waits for the last lines after its call or worker has ended."
+    )

@@ -1,7 +1,7 @@
 """Who makes a request: what a credential was found to stand for.
 
-`identity/tokens.py` turns an Authorization header into a `Principal`; `identity/scopes.py` says what it may do; the edge
-hands it to every handler. It is plain data, so any layer may read it.
+`identity/authenticator.py` turns an Authorization header into a `Principal`; `identity/scopes.py` says what it may do;
+the edge hands it to every handler. It is plain data, so any layer may read it.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ class AttemptBinding:
 class Principal:
     """An authenticated caller.
 
-    `id` names the caller within `org` (a user's uuid, an attempt's uid, a node's name) and scopes idempotency keys. `label`
-    is the value of the label `nodus.dev/created-by` on what the caller creates; for a user the id the public CLI filters on.
-    `projects` holds names, or `*` for every project of the organisation.
+    `id` names the caller within `org` (a user's uuid, an attempt's uid, a node's name) and scopes idempotency keys.
+    `label` is the value of the label `nodus.dev/created-by` on what the caller creates; for a user it is the id the
+    public command line filters on. `projects` holds names, or `*` for every project of the organisation.
 
-    A revoked attempt token still authenticates, with `revoked` set, because its worker must learn that it was fenced: the
-    claims route answers it 404, which ends the worker. Every other route must answer 401 (`require_active`).
+    A revoked attempt token still authenticates, with `revoked` set, because its worker must learn that it was fenced:
+    the claims route answers it 404, which ends the worker. Every other route must answer 401
+    (`scopes.require_active`, which `scopes.require` includes).
     """
 
     kind: PrincipalKind

@@ -1,0 +1,123 @@
+"""What a principal may do: the grammar of scopes and the questions asked of it.
+
+A scope is `*`, `*:read` or `<resource>:<access>`; `write` does not include `read` (the public command line's `can-i`
+says the same). Kinds without a resource word are readable with any valid key of their organisation. The edge calls
+`require` for every route of a kind, and one of the other questions for the routes beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from controlplane.errors import ApiError, Reason
+from controlplane.identity.principal import AttemptBinding, Principal, PrincipalKind
+from controlplane.machinery.kind import READ_VERBS, Verb
+
+ALL = "*"
+ALL_READS = "*:read"
+
+
+class Access(StrEnum):
+    """The second half of a scope."""
+
+    READ = "read"
+    WRITE = "write"
+    CLAIM = "claim"
+
+
+ATTEMPT_SCOPES = frozenset(
+    {"functions:read", "functions:claim", "functioncalls:read", "functioncalls:write", "apps:read"}
+)
+"""What a worker may do, in its own project: learn about itself, take calls of its Function, and call other members."""
+
+_BLOB_RESOURCES = ("functioncalls", "apps", "functions", "images")
+"""Whoever may write (read) one of these may upload (download) blobs, which have no scope word of their own."""
+
+
+def access_of(verb: Verb) -> Access:
+    """The access a verb needs."""
+    return Access.READ if verb in READ_VERBS else Access.WRITE
+
+
+def allows(scopes: frozenset[str], resource: str | None, access: Access) -> bool:
+    """Whether the scopes cover an access; `resource` None is what any key may read and only `*` may write."""
+    if ALL in scopes:
+        return True
+    if access is Access.READ and (resource is None or ALL_READS in scopes):
+        return True
+    return resource is not None and f"{resource}:{access}" in scopes
+
+
+def require_active(principal: Principal) -> None:
+    """401 for a token whose attempt has ended; only the claims route may answer it otherwise."""
+    if principal.revoked:
+        raise ApiError(Reason.UNAUTHORIZED, "the credential of this worker was revoked: its attempt has ended")
+
+
+def require(principal: Principal, resource: str | None, verb: Verb, project: str | None) -> None:
+    """Refuse with 403 Forbidden unless the principal may do `verb` to `resource` in `project`.
+
+    `project` is None for kinds of the organisation and for lists over all projects; the latter must be narrowed to
+    `principal.projects` by the caller. `details.missingScope` names the scope that would have helped.
+    """
+    require_access(principal, ((resource, access_of(verb)),), project)
+
+
+def require_access(principal: Principal, any_of: Sequence[tuple[str | None, Access]], project: str | None) -> None:
+    """Refuse with 403 Forbidden unless one of the (resource, access) pairs is covered, and the project as well."""
+    require_active(principal)
+    first, first_access = any_of[0]
+    missing = f"{first or ALL}:{first_access}"
+    if project is not None and not principal.sees_project(project):
+        raise _forbidden(f'this credential may not act in project "{project}"', missing)
+    for resource, access in any_of:
+        # Kinds that any key of the organisation may read are not meant for workers and nodes.
+        if resource is None and principal.kind in (PrincipalKind.ATTEMPT, PrincipalKind.NODE):
+            continue
+        if allows(principal.scopes, resource, access):
+            return
+    raise _forbidden(f"this credential lacks the scope `{missing}`", missing)
+
+
+def require_upload(principal: Principal, project: str) -> None:
+    """Refuse unless the principal may store blobs in the project."""
+    require_access(principal, [(resource, Access.WRITE) for resource in _BLOB_RESOURCES], project)
+
+
+def require_download(principal: Principal, project: str) -> None:
+    """Refuse unless the principal may read blobs of the project."""
+    require_access(principal, [(resource, Access.READ) for resource in _BLOB_RESOURCES], project)
+
+
+def require_claim(principal: Principal, project: str, function: str) -> AttemptBinding:
+    """The binding of a worker that claims calls of its own Function; 403 WorkerNotAllowed for anyone else.
+
+    A revoked token passes, so that the route can answer it 404: the caller must look at `principal.revoked`.
+    """
+    binding = principal.binding
+    if binding is None or (binding.project, binding.function) != (project, function):
+        raise ApiError(
+            Reason.WORKER_NOT_ALLOWED,
+            f'only a worker of Function "{function}" may claim its calls',
+            details={"missingScope": "functions:claim"},
+        )
+    return binding
+
+
+def require_worker(principal: Principal) -> AttemptBinding:
+    """The binding of a worker's credential; 403 for anyone else."""
+    require_active(principal)
+    if principal.binding is None:
+        raise _forbidden("this route answers workers only", "functions:claim")
+    return principal.binding
+
+
+def require_node(principal: Principal) -> None:
+    """Refuse anyone but a node of this installation."""
+    if principal.kind is not PrincipalKind.NODE:
+        raise _forbidden("this route answers the nodes of this server only", "nodes:connect")
+
+
+def _forbidden(message: str, missing_scope: str) -> ApiError:
+    return ApiError(Reason.FORBIDDEN, message, details={"missingScope": missing_scope})
