@@ -1,8 +1,8 @@
 """What one row of the table of kinds contains.
 
-A `Kind` is data: names, scope, verbs, models, columns, selectable fields and a `Strategy` for what only this kind needs.
-Routes, discovery, OpenAPI, tables, selectors, admission and scopes are derived from it, so adding a kind adds a row and no
-handler. The rows live in `controlplane/kinds/`; the list is `controlplane/kinds/registry.py`.
+A `Kind` is data: names, scope, verbs, models, columns, selectable fields and a `Strategy` for what only this kind
+needs. Routes, discovery, OpenAPI, tables, selectors, admission and scopes are derived from it, so adding a kind adds a
+row and no handler. The rows live in `controlplane/kinds/`; the list is `controlplane/kinds/registry.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, Protocol
 
-from pydantic import BaseModel
+from controlplane.machinery.model import ApiModel
 
 GROUP = "nodus.dev"
 VERSION = "v1"
@@ -99,6 +99,29 @@ class PlainStrategy:
         return None
 
 
+@dataclass(frozen=True)
+class Subresource:
+    """Something served below an object (`functions/log`): its verbs, and the kind of what it takes or gives."""
+
+    name: str
+    verbs: tuple[str, ...]
+    description: str
+    kind: str = ""
+    """Empty means the kind of the object itself."""
+
+
+@dataclass(frozen=True)
+class Unoffered:
+    """A part of a valid spec that this deployment does not offer (422 Unsupported).
+
+    `is_used` looks at a canonical spec; `field` names the part (`spec.volumes`), `advice` what to do instead.
+    """
+
+    field: str
+    is_used: Callable[[Document], bool]
+    advice: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Kind:
     """One row of the table of kinds."""
@@ -109,19 +132,25 @@ class Kind:
     scope: Scope
     verbs: frozenset[Verb]
     description: str
-    spec: type[BaseModel] | None
+    spec: type[ApiModel] | None
     """The model of `spec`, or None for kinds whose fields are top-level (Event)."""
-    status: type[BaseModel] | None
+    status: type[ApiModel] | None
+    flat: type[ApiModel] | None = None
+    """The model of the top-level fields of a kind that has neither spec nor status (Event)."""
     columns: tuple[Column, ...]
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ("nodus",)
     selectable_fields: tuple[str, ...] = ()
-    """Dotted paths beyond metadata.name and metadata.namespace that field selectors may use; they are extracted to SQL."""
+    """Dotted paths beyond metadata.name and metadata.namespace that field selectors may use; they go to SQL columns."""
     immutable_fields: tuple[str, ...] = ()
-    """Dotted paths that no update may change (409 FieldImmutable)."""
-    subresources: tuple[str, ...] = ()
+    """Dotted paths that no update may change (409 FieldImmutable); an update that leaves one out keeps it."""
+    quiet_fields: tuple[str, ...] = ()
+    """Dotted paths whose change alone is no new generation (an App's renewals)."""
+    unoffered: tuple[Unoffered, ...] = ()
+    """What the specs may say but this deployment refuses."""
+    subresources: tuple[Subresource, ...] = ()
     deletion_finalizer: str = ""
-    """Left on an object when its delete is asked, with phase Terminating, until a controller has cleaned up after it."""
+    """Left on an object when its delete is asked, with phase Terminating, until a controller cleaned up after it."""
     strategy: Strategy = field(default_factory=PlainStrategy)
     scope_resource: str | None = None
     """The word of the scope grammar (`functions:read`); None means any valid key of the organisation may read."""
