@@ -1,0 +1,186 @@
+"""Hard limits of workers through the kernel's control groups, version 1 and 2.
+
+All groups of one node hang below one folder beside the node's own processes, so that the limits an operator set on
+the node hold for its workers too, and leftovers of a crash are found by name. Where the kernel's files are not ours
+to write (an unprivileged server, a container with a read-only tree, a version 2 group that may not delegate because
+it holds processes itself) there are no limits, `Cgroups.limits` says which exist, and nothing pretends otherwise.
+
+Version 2 with memory and pids controllers is written from the kernel's documentation and has not run on such a host
+yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+_CONTROLLERS = ("memory", "pids")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Caps of one group; None leaves the resource to the group above."""
+
+    memory_bytes_max: int | None = None
+    pids_max: int | None = None
+
+
+@dataclass(frozen=True)
+class _Hierarchy:
+    """One mounted tree: our folder in it, which controllers it can limit, and which version it speaks."""
+
+    folder: Path
+    controllers: tuple[str, ...]
+    version: int
+
+
+class Cgroup:
+    """The group of one attempt; in version 1 a folder in each tree."""
+
+    def __init__(self, folders: Iterable[tuple[Path, _Hierarchy]]) -> None:
+        self._folders = list(folders)
+
+    def add(self, pid: int) -> None:
+        """Move a process in; everything it starts afterwards is inside as well."""
+        for folder, _ in self._folders:
+            (folder / "cgroup.procs").write_text(str(pid))
+
+    def out_of_memory_kills(self) -> int:
+        """How many processes of this group the kernel has killed for want of memory."""
+        for folder, hierarchy in self._folders:
+            if "memory" in hierarchy.controllers:
+                name = "memory.oom_control" if hierarchy.version == 1 else "memory.events"
+                for line in (folder / name).read_text().splitlines():
+                    if line.startswith("oom_kill "):
+                        return int(line.split()[1])
+        return 0
+
+    def remove(self) -> None:
+        """Kill what is left inside and delete the group; one the kernel is still emptying waits for the next reap."""
+        for folder, _ in self._folders:
+            _kill_all(folder)
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+class Cgroups:
+    """Makes the groups of one node, named by `instance`."""
+
+    def __init__(self, hierarchies: Iterable[_Hierarchy]) -> None:
+        self._hierarchies = list(hierarchies)
+
+    @property
+    def limits(self) -> frozenset[str]:
+        """The controllers that can limit a worker on this host: a subset of memory and pids."""
+        return frozenset(name for hierarchy in self._hierarchies for name in hierarchy.controllers)
+
+    def create(self, name: str, limits: Limits) -> Cgroup:
+        """A group for one attempt. A limit this host cannot set is left out; see `limits`."""
+        folders = []
+        for hierarchy in self._hierarchies:
+            folder = hierarchy.folder / name
+            folder.mkdir(exist_ok=True)
+            _limit(folder, hierarchy, limits)
+            folders.append((folder, hierarchy))
+        return Cgroup(folders)
+
+    def limit_all(self, limits: Limits) -> None:
+        """Cap all workers of the node together."""
+        for hierarchy in self._hierarchies:
+            _limit(hierarchy.folder, hierarchy, limits)
+
+    def reap(self) -> None:
+        """Kill and remove the groups a crashed node left behind; for the start, when no worker can be ours."""
+        for hierarchy in self._hierarchies:
+            for folder in [entry for entry in hierarchy.folder.iterdir() if entry.is_dir()]:
+                _kill_all(folder)
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+
+    def close(self) -> None:
+        """Remove the node's own folder; it stays while a group inside does."""
+        for hierarchy in self._hierarchies:
+            with contextlib.suppress(OSError):
+                hierarchy.folder.rmdir()
+
+
+def open_cgroups(instance: str) -> Cgroups:
+    """Find the trees this process is in and make the folder `nodus-<instance>` in each that can limit something."""
+    memberships = Path("/proc/self/cgroup").read_text()
+    mounts = Path("/proc/self/mountinfo").read_text()
+    opened = []
+    for own, controllers, version in _own_groups(memberships, mounts):
+        folder = own / f"nodus-{instance}"
+        try:
+            folder.mkdir(exist_ok=True)
+            usable = controllers if version == 1 else _delegated(own, folder, controllers)
+            if not usable:
+                folder.rmdir()
+                continue
+        except OSError:
+            # Not ours to write: this tree sets no limits.
+            continue
+        opened.append(_Hierarchy(folder=folder, controllers=usable, version=version))
+    return Cgroups(opened)
+
+
+def _own_groups(memberships: str, mounts: str) -> list[tuple[Path, tuple[str, ...], int]]:
+    """(folder of our group, wanted controllers it has, version) for each mounted tree with one of `_CONTROLLERS`."""
+    ours: dict[str, str] = {}
+    for line in memberships.splitlines():
+        _, controllers, path = line.split(":", 2)
+        ours.update(dict.fromkeys(controllers.split(","), path))
+    found = []
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        root, mount_point = before.split()[3:5]
+        kind, _, options = after.split(maxsplit=2)
+        if kind == "cgroup":
+            wanted = tuple(name for name in _CONTROLLERS if name in options.split(","))
+            member = ours.get(wanted[0]) if wanted else None
+            version = 1
+        elif kind == "cgroup2":
+            wanted, member, version = _CONTROLLERS, ours.get(""), 2
+        else:
+            continue
+        if member is not None and wanted:
+            # A tree may be mounted from below its root (a container): our path then counts from that folder.
+            below = os.path.relpath(member, root) if member.startswith(root) else "."
+            found.append((Path(mount_point, below), wanted, version))
+    return found
+
+
+def _delegated(own: Path, folder: Path, controllers: tuple[str, ...]) -> tuple[str, ...]:
+    """Version 2: hand the controllers down to `folder`'s children; returns those that went."""
+    available = (own / "cgroup.controllers").read_text().split()
+    usable = tuple(name for name in controllers if name in available)
+    if usable:
+        wanted = " ".join(f"+{name}" for name in usable)
+        (own / "cgroup.subtree_control").write_text(wanted)
+        (folder / "cgroup.subtree_control").write_text(wanted)
+    return usable
+
+
+def _limit(folder: Path, hierarchy: _Hierarchy, limits: Limits) -> None:
+    names = {1: ("memory.limit_in_bytes", "pids.max"), 2: ("memory.max", "pids.max")}[hierarchy.version]
+    values = (limits.memory_bytes_max, limits.pids_max)
+    for controller, name, value in zip(_CONTROLLERS, names, values, strict=True):
+        if value is not None and controller in hierarchy.controllers:
+            (folder / name).write_text(str(value))
+
+
+def _kill_all(folder: Path) -> None:
+    try:
+        if (folder / "cgroup.kill").exists():
+            (folder / "cgroup.kill").write_text("1")
+            return
+        pids = [int(line) for line in (folder / "cgroup.procs").read_text().split()]
+    except OSError:
+        return
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,172 @@
+"""The first process of ours inside a sandbox: starts and watches the worker, and joins a loopback port to the API.
+
+It runs under the Function's own interpreter, `python -I -S`, so it is one file, uses the standard library only, works
+on CPython 3.10 to 3.13 and imports as little as it can: every import here delays the worker's first call. It runs
+with the uid of the attempt, so what it reports can be forged by the code beside it, and only about that code itself.
+
+    argv: CONFIG_FD STATUS_FD CONFIG_FD   the worker's start, written by `runtime/process.py::init_config`; never on a
+    command line, where /proc would show it STATUS_FD   lines to the node: `started PID`, then `exited CODE` or
+    `signalled NUMBER` stdin       bytes from the node: `T` passes SIGTERM on; its end means that the node is gone,
+    and everything here ends too
+
+The loopback port exists for signed blob URLs: HTTP clients that know nothing of unix sockets follow them.
+"""
+
+from __future__ import annotations
+
+import _socket  # the bare C module: `socket` costs 15 ms of imports that can wait until the worker is on its way
+import os
+import resource
+import select
+import signal
+import sys
+
+BRIDGE_CONNECTIONS_MAX = 64
+BRIDGE_CHUNK_BYTES = 65_536
+OOM_SCORE = "500"
+
+
+def main() -> None:
+    """Start the worker, then wait for its end or the node's word; exits as the worker did (128 + n for signal n)."""
+    config_fd, status_fd = int(sys.argv[1]), int(sys.argv[2])
+    os.set_inheritable(status_fd, False)
+    with open(config_fd, "rb") as config:
+        fields = config.read().split(b"\0")
+    directory, port, socket_path, files_max, file_bytes_max, argument_count = fields[:6]
+    arguments = fields[6 : 6 + int(argument_count)]
+    environment = dict(field.split(b"=", 1) for field in fields[6 + int(argument_count) :])
+    _lower_limits(int(files_max), int(file_bytes_max))
+    wakeup = _watch_signals()
+    listener = _listen(int(port))
+    worker = _start(directory, arguments, environment)
+    os.write(status_fd, b"started %d\n" % worker)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: os.kill(worker, signal.SIGTERM))
+    _bridge(listener, socket_path.decode())
+    code = _supervise(worker, wakeup, status_fd)
+    # Not sys.exit: bridge threads may be blocked, and nothing here needs a farewell.
+    os._exit(code)
+
+
+def _lower_limits(files_max: int, file_bytes_max: int) -> None:
+    """Limits that the worker inherits and cannot raise again."""
+    wanted = ((resource.RLIMIT_NOFILE, files_max), (resource.RLIMIT_FSIZE, file_bytes_max), (resource.RLIMIT_CORE, 0))
+    for limit, value in wanted:
+        hard = resource.getrlimit(limit)[1]
+        ceiling = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(limit, (ceiling, ceiling))
+    # When the host runs out of memory, user code goes before the server. Raising the score needs no privilege.
+    with open("/proc/self/oom_score_adj", "w") as score:
+        score.write(OOM_SCORE)
+
+
+def _watch_signals() -> int:
+    """A descriptor that becomes readable when a child has ended or a signal has come."""
+    readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return readable
+
+
+def _listen(port: int) -> _socket.socket:
+    """The listening port; made before the worker starts, so that the worker cannot come too early."""
+    listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
+    listener.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    listener.listen(BRIDGE_CONNECTIONS_MAX)
+    return listener
+
+
+def _start(directory: bytes, arguments: list[bytes], environment: dict[bytes, bytes]) -> int:
+    """Start the worker in `directory` and return its pid; a folder that cannot be entered ends the attempt."""
+    try:
+        os.makedirs(directory, exist_ok=True)
+        os.chdir(directory)
+    except OSError as error:
+        print(f"nodus: the working directory cannot be used: {error}", file=sys.stderr)  # noqa: T201
+        os._exit(1)
+    return os.posix_spawn(
+        arguments[0],
+        arguments,
+        environment,
+        file_actions=[(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0)],
+        # A Python ignores these two; the worker starts with the default, like a process started from a shell.
+        setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+    )
+
+
+def _supervise(worker: int, wakeup: int, status_fd: int) -> int:
+    """Wait until the worker has ended and return the exit code to end with."""
+    poll = select.poll()
+    poll.register(0, select.POLLIN)
+    poll.register(wakeup, select.POLLIN)
+    while True:
+        for descriptor, _ in poll.poll():
+            if descriptor == wakeup:
+                os.read(wakeup, 512)
+                continue
+            commands = os.read(0, 64)
+            if not commands:
+                os.kill(worker, signal.SIGKILL)
+                return 137
+            if b"T" in commands:
+                os.kill(worker, signal.SIGTERM)
+        pid, status = os.waitpid(worker, os.WNOHANG)
+        if pid == 0:
+            continue
+        if os.WIFSIGNALED(status):
+            os.write(status_fd, b"signalled %d\n" % os.WTERMSIG(status))
+            return 128 + os.WTERMSIG(status)
+        os.write(status_fd, b"exited %d\n" % os.WEXITSTATUS(status))
+        return os.WEXITSTATUS(status)
+
+
+def _bridge(listener: _socket.socket, socket_path: str) -> None:
+    """Join every connection to the port with one to the API's socket, two threads each, at most a fixed number."""
+    import socket
+    import threading
+
+    free = threading.Semaphore(BRIDGE_CONNECTIONS_MAX)
+    door = socket.socket(fileno=listener.detach())
+
+    def accept() -> None:
+        while True:
+            free.acquire()
+            client, _ = door.accept()
+            upstream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                upstream.connect(socket_path)
+                threading.Thread(target=join, args=(client, upstream), daemon=True).start()
+            except (OSError, RuntimeError):
+                # The API's socket is away, or the attempt has used up its threads: this one connection fails.
+                client.close()
+                upstream.close()
+                free.release()
+
+    def join(client: socket.socket, upstream: socket.socket) -> None:
+        back = threading.Thread(target=pump, args=(upstream, client), daemon=True)
+        back.start()
+        pump(client, upstream)
+        back.join()
+        client.close()
+        upstream.close()
+        free.release()
+
+    def pump(source: socket.socket, target: socket.socket) -> None:
+        try:
+            while chunk := source.recv(BRIDGE_CHUNK_BYTES):
+                target.sendall(chunk)
+            target.shutdown(socket.SHUT_WR)
+        except OSError:
+            # One side broke: break the other, so that the thread of the opposite direction ends as well.
+            for end in (source, target):
+                try:
+                    end.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass
+
+    threading.Thread(target=accept, daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,274 @@
+"""Start, signal and outlive one sandboxed process.
+
+bubblewrap is started with an empty environment and its options in a memory file; it holds the new process until its
+control group is set. `init.py` inside gets its orders the same way and reports over a pipe how the worker ended,
+because bubblewrap's own exit code cannot tell `exit(137)` from a SIGKILL. Everything ends with this process:
+bubblewrap and its PID 1 ask the kernel for a signal at our death, and the end of the control pipe tells init.
+
+The kernel ties that signal to the *thread* that started bubblewrap, so start workers from a thread that lives as long
+as the process: the one that runs the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from runtime import sandbox
+from runtime.cgroups import Cgroup
+from runtime.sandbox import SandboxSpec, SandboxUnavailableError, Tools
+
+BRIDGE_PORT = 3128
+"""Loopback port inside every sandbox that leads to the API; the API names it in the blob URLs it signs for workers."""
+_SETUP_SECONDS_MAX = 30
+_STATUS_BYTES_MAX = 4_096
+_ERROR_BYTES_MAX = 4_096
+_INIT_SOURCE = Path(__file__).with_name("init.py")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """What init starts: an argv inside the sandbox, the whole environment of the worker, its folder and its limits."""
+
+    python: Path
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    directory: str
+    files_max: int = 4_096
+    file_bytes_max: int = 8 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How the process ended: one of `exit_code` and `signal` is set. `started` is false when the worker never ran."""
+
+    exit_code: int | None
+    signal: int | None
+    started: bool
+    ran_seconds: float
+
+
+def init_config(command: Command) -> bytes:
+    """The orders of `init.py`: fields between NULs, so the interpreter inside needs no JSON. ValueError on a NUL."""
+    head = [command.directory, str(BRIDGE_PORT), str(sandbox.API_SOCKET)]
+    head += [str(command.files_max), str(command.file_bytes_max), str(len(command.arguments))]
+    fields = [*head, *command.arguments, *(f"{name}={value}" for name, value in command.environment.items())]
+    if any("\0" in field for field in fields):
+        raise ValueError("a variable or argument must not contain a NUL character")
+    return "\0".join(fields).encode(errors="surrogateescape")
+
+
+class SandboxProcess:
+    """A running sandbox. `stdout` and `stderr` are descriptors to read from; whoever takes them closes them."""
+
+    def __init__(self, popen: subprocess.Popen[bytes], control: int, status: int, stdout: int, stderr: int) -> None:
+        self._popen = popen
+        self._pidfd = os.pidfd_open(popen.pid)
+        self._inner_pidfd = -1
+        self._control = control
+        self._status = status
+        self._started_at = time.monotonic()
+        self.stdout = stdout
+        self.stderr = stderr
+
+    @classmethod
+    async def start(cls, spec: SandboxSpec, command: Command, tools: Tools, cgroup: Cgroup | None) -> SandboxProcess:
+        """Make the sandbox, put it into `cgroup` and let the worker go.
+
+        Raises SandboxUnavailableError with bubblewrap's own words when the sandbox cannot be made.
+        """
+        descriptors = _Descriptors()
+        try:
+            process, info, gate = _spawn(spec, command, tools, descriptors)
+        except BaseException:
+            descriptors.close()
+            raise
+        descriptors.close_child_ends()
+        try:
+            async with asyncio.timeout(_SETUP_SECONDS_MAX):
+                told = await _read_until_closed(info)
+            process._hold_inner(told, cgroup)
+            os.write(gate, b"g")
+        except BaseException as error:
+            process.kill()
+            await process.wait()
+            reason = _said(process.stderr)
+            process.close_output()
+            if isinstance(error, (ValueError, OSError, TimeoutError)):
+                raise SandboxUnavailableError(f"a sandbox could not be made: {reason or error}") from error
+            raise
+        finally:
+            os.close(info)
+            os.close(gate)
+        return process
+
+    def _hold_inner(self, info: bytes, cgroup: Cgroup | None) -> None:
+        """Take hold of the sandbox's PID 1, which is alive until we open the gate; ValueError when there is none."""
+        inner = int(json.loads(info)["child-pid"])
+        self._inner_pidfd = os.pidfd_open(inner)
+        if cgroup is not None:
+            cgroup.add(inner)
+
+    @property
+    def pid(self) -> int:
+        """The pid of bubblewrap on the host."""
+        return self._popen.pid
+
+    def terminate(self) -> None:
+        """Pass SIGTERM to the worker itself; bubblewrap would die of it and take the worker along at once."""
+        with contextlib.suppress(OSError):
+            os.write(self._control, b"T")
+
+    def kill(self) -> None:
+        """SIGKILL everything inside: the kernel ends a pid namespace with its first process."""
+        for pidfd in (self._inner_pidfd, self._pidfd):
+            if pidfd >= 0:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+
+    async def wait(self) -> Ending:
+        """Wait until nothing of the sandbox is left, release what is held for it and tell how it ended. Call once."""
+        await _readable(self._pidfd)
+        ran_seconds = time.monotonic() - self._started_at
+        code = self._popen.wait()
+        self.kill()
+        if self._inner_pidfd >= 0:
+            await _readable(self._inner_pidfd)
+        told = os.read(self._status, _STATUS_BYTES_MAX).decode(errors="replace").splitlines()
+        for descriptor in (self._pidfd, self._inner_pidfd, self._control, self._status):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._pidfd = self._inner_pidfd = self._control = self._status = -1
+        return _ending(code, told, ran_seconds)
+
+    def close_output(self) -> None:
+        """Close both output pipes; for callers that do not hand them to a log reader."""
+        os.close(self.stdout)
+        os.close(self.stderr)
+
+
+def _ending(code: int, told: Sequence[str], ran_seconds: float) -> Ending:
+    """Join bubblewrap's exit code with what init said; init is believed only where the code allows it."""
+    number: int | None = None
+    if code < 0:
+        number = -code
+    elif f"signalled {code - 128}" in told:
+        number = code - 128
+    elif code == 128 + signal.SIGKILL and not any(line.startswith("exited") for line in told):
+        # init itself was killed, by us or for want of memory, before it could say anything.
+        number = signal.SIGKILL
+    started = any(line.startswith("started") for line in told)
+    return Ending(
+        exit_code=None if number is not None else code, signal=number, started=started, ran_seconds=ran_seconds
+    )
+
+
+class _Descriptors:
+    """What one start opens: the child's ends are closed here once it has them, ours only if it never came to be."""
+
+    def __init__(self) -> None:
+        self._child_ends: list[int] = []
+        self._our_ends: list[int] = []
+
+    def memory(self, content: bytes) -> int:
+        self._child_ends.append(sandbox.memory_file(content))
+        return self._child_ends[-1]
+
+    def pipe_from_child(self) -> tuple[int, int]:
+        """(our reading end, the child's writing end)"""
+        ours, childs = os.pipe2(os.O_CLOEXEC)
+        return self._keep(ours, childs)
+
+    def pipe_to_child(self) -> tuple[int, int]:
+        """(our writing end, the child's reading end)"""
+        childs, ours = os.pipe2(os.O_CLOEXEC)
+        return self._keep(ours, childs)
+
+    def _keep(self, ours: int, childs: int) -> tuple[int, int]:
+        self._our_ends.append(ours)
+        self._child_ends.append(childs)
+        os.set_blocking(ours, False)
+        return ours, childs
+
+    def close_child_ends(self) -> None:
+        _close_all(self._child_ends)
+
+    def close(self) -> None:
+        _close_all(self._child_ends)
+        _close_all(self._our_ends)
+
+
+def _close_all(descriptors: list[int]) -> None:
+    while descriptors:
+        os.close(descriptors.pop())
+
+
+def _spawn(
+    spec: SandboxSpec, command: Command, tools: Tools, descriptors: _Descriptors
+) -> tuple[SandboxProcess, int, int]:
+    """Start bubblewrap; returns the process, the descriptor it tells its child's pid on, and the one that lets go."""
+    files = {**sandbox.identity_files(spec.uid or sandbox.UNPRIVILEGED_UID), sandbox.INIT: _INIT_SOURCE.read_bytes()}
+    held = {path: descriptors.memory(content) for path, content in files.items()}
+    filter_descriptor = descriptors.memory(tools.filter)
+    config = descriptors.memory(init_config(command))
+    info, info_child = descriptors.pipe_from_child()
+    gate, gate_child = descriptors.pipe_to_child()
+    control, control_child = descriptors.pipe_to_child()
+    status, status_child = descriptors.pipe_from_child()
+    stdout, stdout_child = descriptors.pipe_from_child()
+    stderr, stderr_child = descriptors.pipe_from_child()
+    options = sandbox.options(spec, held, filter_descriptor)
+    options += ["--info-fd", str(info_child), "--block-fd", str(gate_child)]
+    arguments = descriptors.memory("\0".join(options).encode())
+    inner = [str(command.python), "-I", "-S", str(sandbox.INIT), str(config), str(status_child)]
+    popen = subprocess.Popen(
+        ["bwrap", "--args", str(arguments), "--", *sandbox.command_prefix(spec, tools), *inner],
+        executable=tools.bwrap,
+        env=sandbox.BWRAP_ENVIRONMENT,
+        pass_fds=[*held.values(), filter_descriptor, config, arguments, info_child, gate_child, status_child],
+        stdin=control_child,
+        stdout=stdout_child,
+        stderr=stderr_child,
+    )
+    return SandboxProcess(popen, control, status, stdout, stderr), info, gate
+
+
+async def _readable(descriptor: int) -> None:
+    """Return when `descriptor` has something to read; a pidfd has when its process is gone."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+
+    def tell() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    loop.add_reader(descriptor, tell)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(descriptor)
+
+
+async def _read_until_closed(descriptor: int) -> bytes:
+    told = b""
+    while True:
+        await _readable(descriptor)
+        chunk = os.read(descriptor, _STATUS_BYTES_MAX)
+        if not chunk or len(told) > _STATUS_BYTES_MAX:
+            return told
+        told += chunk
+
+
+def _said(descriptor: int) -> str:
+    """What a dead process left in its pipe, shortened."""
+    with contextlib.suppress(BlockingIOError):
+        return os.read(descriptor, _ERROR_BYTES_MAX).decode(errors="replace").strip()
+    return ""
