@@ -36,7 +36,7 @@ def decode_json(content: bytes) -> Any:  # noqa: ANN401 - JSON of any shape
         value = orjson.loads(content)
     except orjson.JSONDecodeError as error:
         raise _unreadable(f"it must be valid JSON: {error}") from None
-    _check_depth(value)
+    check_depth(value)
     return value
 
 
@@ -47,7 +47,7 @@ def decode_yaml(content: bytes) -> Any:  # noqa: ANN401 - JSON of any shape
         value = yaml.load(content, Loader=_JsonLikeLoader)  # noqa: S506 - a subclass of the safe loader
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise _unreadable(f"it must be valid YAML: {' '.join(str(error).split())}") from None
-    _check_depth(value)
+    check_depth(value)
     try:
         orjson.dumps(value)
         json.dumps(value, allow_nan=False)
@@ -251,7 +251,7 @@ def _without(value: Any, location: tuple[int | str, ...]) -> Any:  # noqa: ANN40
     return {**value, first: _without(value[first], tuple(rest))}
 
 
-def _check_depth(value: Any) -> None:  # noqa: ANN401 - JSON of any shape
+def check_depth(value: Any) -> None:  # noqa: ANN401 - JSON of any shape
     """`BadRequest` when objects and lists nest deeper than DEPTH_MAX."""
     level = [value]
     for _ in range(DEPTH_MAX + 1):
