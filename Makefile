@@ -1,0 +1,46 @@
+# The words to know: run, test, check, fmt. `make` alone explains them.
+PY := .venv/bin/python
+DATA_DIR ?= var
+PORT ?=
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check fmt histories bench
+
+help:
+	@printf '%s\n' \
+	  'make run        install, start everything on this machine, run examples/hello.py, keep serving' \
+	  '                (DATA_DIR=var keeps the state, PORT=8080 fixes the port of the API)' \
+	  'make test       install and run the whole test suite (ARGS="-k name" chooses)' \
+	  'make check      format, lint, types, import rules, sizes, compose file' \
+	  'make fmt        format the code' \
+	  'make histories  record the workflow histories that replay tests use' \
+	  'make bench      measure the hot path beside plain Temporal, as ratios' \
+	  'make setup      only install (.venv, from hashed pins)'
+
+setup:
+	@tools/setup
+
+run: setup
+	@exec $(PY) -m workers up --data-dir $(DATA_DIR) $(if $(PORT),--port $(PORT)) --example examples/hello.py $(ARGS)
+
+test: setup
+	$(PY) -m pytest $(ARGS)
+
+check: setup
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy .
+	.venv/bin/lint-imports
+	$(PY) -m tools.check_size
+	$(PY) -m tools.check_compose
+
+fmt: setup
+	.venv/bin/ruff format .
+	.venv/bin/ruff check --fix .
+
+histories: setup
+	$(PY) -m tools.record_histories $(ARGS)
+
+bench: setup
+	$(PY) -m bench $(ARGS)

@@ -1,0 +1,59 @@
+"""What a user needs to reach the system: shell assignments for the public SDK and CLI, a kubeconfig for kubectl.
+
+Both hold the admin key, so both are readable by their owner alone. `up` writes them when the system is ready, and only
+then: scripts wait for `client.env`.
+"""
+
+from __future__ import annotations
+
+import base64
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from workers.state import write_private
+
+CLUSTER = "nodus"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """Where the API is and who the user is."""
+
+    api_url: str
+    https_url: str
+    api_key: str
+    project: str
+
+
+def write_client_env(path: Path, access: Access) -> None:
+    """Assignments that `. client.env` or `set -a; . client.env` reads."""
+    assignments = {
+        "NODUS_API_URL": access.api_url,
+        "NODUS_API_KEY": access.api_key,
+        "NODUS_PROJECT": access.project,
+    }
+    write_private(path, "".join(f"{name}={shlex.quote(value)}\n" for name, value in assignments.items()))
+
+
+def write_kubeconfig(path: Path, access: Access, authority: Path) -> None:
+    """A kubeconfig over https; Go clients send no token over plain http."""
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [
+            {
+                "name": CLUSTER,
+                "cluster": {
+                    "server": access.https_url,
+                    "certificate-authority-data": base64.b64encode(authority.read_bytes()).decode(),
+                },
+            }
+        ],
+        "users": [{"name": CLUSTER, "user": {"token": access.api_key}}],
+        "contexts": [{"name": CLUSTER, "context": {"cluster": CLUSTER, "user": CLUSTER, "namespace": access.project}}],
+        "current-context": CLUSTER,
+    }
+    write_private(path, yaml.safe_dump(document, sort_keys=False))

@@ -1,0 +1,40 @@
+"""Whether a process does its work, asked from outside.
+
+An API says so itself (`/readyz`). `control` and `node` serve nobody over HTTP: what they do is poll a Temporal task
+queue, and Temporal knows who polls. `up` waits for this at start, and `python -m workers health NAME` is the health check
+of a container.
+"""
+
+from __future__ import annotations
+
+import httpx
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+ANSWER_SECONDS_MAX = 5.0
+
+
+async def api_is_ready(url: str) -> bool:
+    """Whether the API at `url` says it can serve."""
+    try:
+        async with httpx.AsyncClient(timeout=ANSWER_SECONDS_MAX, trust_env=False) as client:
+            return (await client.get(f"{url}/readyz")).status_code == httpx.codes.OK
+    except httpx.HTTPError:
+        return False
+
+
+async def polls(client: Client, queue: str, identity: str) -> bool:
+    """Whether a process whose identity (`pid@host`) contains `identity` polls activities of the queue."""
+    request = DescribeTaskQueueRequest(
+        namespace=client.namespace,
+        task_queue=TaskQueue(name=queue),
+        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
+    )
+    try:
+        answer = await client.workflow_service.describe_task_queue(request)
+    except RPCError:
+        return False
+    return any(identity in poller.identity for poller in answer.pollers)

@@ -1,0 +1,123 @@
+"""The certificate of the https listener: signed by an authority of this installation alone.
+
+Go's Kubernetes clients send a token over https only, so `up` serves https too. The authority's certificate goes into
+the kubeconfig; nothing is installed into the system's trust. Both are kept, so a copied kubeconfig keeps working.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from controlplane.clock import Clock
+from workers.state import write_private
+
+AUTHORITY_DAYS = 3650
+SERVER_DAYS = 397
+RENEW_BEFORE_DAYS = 30
+HOSTS = ("localhost",)
+ADDRESSES = ("127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TlsFiles:
+    """PEM files: the authority's certificate, and the server's chain and key."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+
+
+def ensure_tls(folder: Path, clock: Clock) -> TlsFiles:
+    """The files under `folder`; made at the first start, the server's again a month before it expires."""
+    folder.mkdir(exist_ok=True, mode=0o700)
+    files = TlsFiles(authority=folder / "authority.crt", certificate=folder / "server.crt", key=folder / "server.key")
+    authority_key = folder / "authority.key"
+    if not (files.authority.exists() and authority_key.exists()):
+        _make_authority(files.authority, authority_key, clock)
+        files.certificate.unlink(missing_ok=True)
+    if not (files.certificate.exists() and files.key.exists()) or _expires_soon(files.certificate, clock):
+        _make_server(files, authority_key, clock)
+    return files
+
+
+def _expires_soon(certificate: Path, clock: Clock) -> bool:
+    ends = x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
+    return ends - clock.now() < datetime.timedelta(days=RENEW_BEFORE_DAYS)
+
+
+def _builder(subject: str, days: int, clock: Clock) -> x509.CertificateBuilder:
+    # An hour of slack, for clients whose clock is behind.
+    begins = clock.now() - datetime.timedelta(hours=1)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)]))
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begins)
+        .not_valid_after(begins + datetime.timedelta(days=days))
+    )
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _make_authority(certificate: Path, key_file: Path, clock: Clock) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = "nodus-server authority"
+    signed = (
+        _builder(name, AUTHORITY_DAYS, clock)
+        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+        .public_key(key.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    write_private(key_file, _pem(key))
+    write_private(certificate, signed.public_bytes(serialization.Encoding.PEM).decode())
+
+
+def _make_server(files: TlsFiles, authority_key: Path, clock: Clock) -> None:
+    authority = x509.load_pem_x509_certificate(files.authority.read_bytes())
+    signer = serialization.load_pem_private_key(authority_key.read_bytes(), password=None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    key = ec.generate_private_key(ec.SECP256R1())
+    names: list[x509.GeneralName] = [x509.DNSName(host) for host in HOSTS]
+    names += [x509.IPAddress(ipaddress.ip_address(address)) for address in ADDRESSES]
+    signed = (
+        _builder("nodus-server", SERVER_DAYS, clock)
+        .issuer_name(authority.subject)
+        .public_key(key.public_key())
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    write_private(files.key, _pem(key))
+    write_private(files.certificate, signed.public_bytes(serialization.Encoding.PEM).decode())
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> str:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()
