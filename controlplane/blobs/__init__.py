@@ -1,0 +1,1 @@
+"""Content-addressed bytes of a project: code archives, large inputs, large results."""

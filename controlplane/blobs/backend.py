@@ -1,0 +1,67 @@
+"""What a place for bytes must be able to do.
+
+`disk.py` and `s3.py` are the two places. A location is chosen anew for every upload and stored with the blob's row, so
+removing what one row named can never remove bytes that a later upload of the same blob has stored.
+"""
+
+from __future__ import annotations
+
+import secrets
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+from controlplane.blobs.signing import BlobAddress
+
+CHUNK_BYTES = 256 << 10
+
+
+class BytesMissingError(Exception):
+    """The location holds nothing: somebody removed bytes behind our back."""
+
+
+class ByteStream(Protocol):
+    """Bytes being read from a place."""
+
+    async def read(self) -> bytes:
+        """The next bytes, at most about CHUNK_BYTES; empty at the end."""
+
+    async def close(self) -> None:
+        """Give up what the reading holds; must be called however far it got."""
+
+
+class Backend(Protocol):
+    """A place that keeps bytes under locations. Failures to reach it are ApiError Unavailable."""
+
+    async def publish(self, path: Path, location: str, content_type: str) -> None:
+        """Take over a verified local file; it may be moved. Durable when this returns."""
+
+    async def open(self, location: str) -> ByteStream:
+        """The bytes at a location. Raises BytesMissingError."""
+
+    async def remove(self, location: str) -> None:
+        """Delete the bytes; nothing happens when there are none."""
+
+
+class DirectAccess(Protocol):
+    """What a place adds that clients outside can reach themselves, with URLs it signs."""
+
+    def upload_url(self, address: BlobAddress) -> str:
+        """Where a client may PUT the blob without passing through us; nothing is verified there."""
+
+    def download_url(self, location: str) -> str:
+        """Where a client may GET the bytes."""
+
+    async def adopt(self, address: BlobAddress, location: str) -> int | None:
+        """Move what a client uploaded for this address to a location no client can write, and verify it there.
+
+        The size in bytes; None, with nothing left behind, when nothing was uploaded or it is not what it claims.
+        """
+
+    async def sweep_uploads(self, before: datetime) -> int:
+        """Delete uploads from before a time that nobody used; how many."""
+
+
+def new_location(address: BlobAddress) -> str:
+    """A location never used before."""
+    return f"{address.org}/{address.project}/{address.digest[:2]}/{address.digest}.{secrets.token_hex(6)}"

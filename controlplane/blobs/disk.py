@@ -1,0 +1,68 @@
+"""Blobs as files of this host: the default on one machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+from controlplane.blobs.backend import CHUNK_BYTES, BytesMissingError
+from controlplane.errors import ApiError, Reason
+
+
+class DiskBackend:
+    """Keeps each blob in a file below `root`, which must be on the file system of the upload folder."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    async def publish(self, path: Path, location: str, content_type: str) -> None:
+        """Move the file to its place in one step, so a reader finds all of it or nothing."""
+        try:
+            await asyncio.to_thread(self._move, path, self._root / location)
+        except OSError as error:
+            raise _unavailable(error) from error
+
+    async def open(self, location: str) -> FileStream:
+        """The file, open for reading."""
+        try:
+            return FileStream(await asyncio.to_thread((self._root / location).open, "rb"))
+        except FileNotFoundError:
+            raise BytesMissingError(location) from None
+        except OSError as error:
+            raise _unavailable(error) from error
+
+    async def remove(self, location: str) -> None:
+        """Delete the file if it is there."""
+        await asyncio.to_thread((self._root / location).unlink, missing_ok=True)
+
+    @staticmethod
+    def _move(source: Path, target: Path) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        source.replace(target)
+        # The directory entry must be durable before a row names the file.
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+class FileStream:
+    """Reads a file in chunks, off the event loop."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    async def read(self) -> bytes:
+        """The next chunk; empty at the end."""
+        return await asyncio.to_thread(self._file.read, CHUNK_BYTES)
+
+    async def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _unavailable(error: OSError) -> ApiError:
+    return ApiError(Reason.UNAVAILABLE, "blobs cannot be reached now", retry_after_seconds=5, debug=repr(error))
