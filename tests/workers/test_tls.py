@@ -1,0 +1,82 @@
+"""The certificate of the https listener, as a client that trusts the kubeconfig's authority sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import yaml
+
+from controlplane.clock import SystemClock
+from workers.client_files import Access, write_client_env, write_kubeconfig
+from workers.tls import SERVER_DAYS, TlsFiles, ensure_tls
+
+
+class FixedClock:
+    def __init__(self, moment: datetime) -> None:
+        self._moment = moment
+
+    def now(self) -> datetime:
+        return self._moment
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> TlsFiles:
+    return ensure_tls(tmp_path / "tls", SystemClock())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_a_client_that_trusts_the_authority_accepts_the_server(files: TlsFiles, host: str) -> None:
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(files.certificate, files.key)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=serving)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        trusting = ssl.create_default_context(cafile=files.authority)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting, server_hostname=host)
+        assert await reader.read() == b"hello"
+        writer.close()
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await asyncio.open_connection("127.0.0.1", port, ssl=trusting, server_hostname="example.org")
+
+
+def test_the_files_are_kept_and_private(files: TlsFiles) -> None:
+    before = {path.name: path.read_bytes() for path in files.authority.parent.iterdir()}
+    ensure_tls(files.authority.parent, SystemClock())
+    assert before == {path.name: path.read_bytes() for path in files.authority.parent.iterdir()}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files.authority.parent.iterdir()} == {0o600}
+
+
+def test_a_certificate_near_its_end_is_renewed_under_the_same_authority(files: TlsFiles) -> None:
+    authority, certificate = files.authority.read_bytes(), files.certificate.read_bytes()
+    later = FixedClock(datetime.now(UTC) + timedelta(days=SERVER_DAYS - 10))
+    ensure_tls(files.authority.parent, later)
+    assert files.authority.read_bytes() == authority
+    assert files.certificate.read_bytes() != certificate
+
+
+def test_client_files_are_private_and_say_where_and_who(tmp_path: Path, files: TlsFiles) -> None:
+    access = Access(api_url="http://127.0.0.1:1", https_url="https://127.0.0.1:2", api_key="nodus_k", project="default")
+    write_client_env(tmp_path / "client.env", access)
+    write_kubeconfig(tmp_path / "kubeconfig", access, files.authority)
+    assert (tmp_path / "client.env").read_text().splitlines() == [
+        "NODUS_API_URL=http://127.0.0.1:1",
+        "NODUS_API_KEY=nodus_k",
+        "NODUS_PROJECT=default",
+    ]
+    document = yaml.safe_load((tmp_path / "kubeconfig").read_text())
+    assert document["clusters"][0]["cluster"]["server"] == "https://127.0.0.1:2"
+    assert document["users"][0]["user"] == {"token": "nodus_k"}
+    assert document["contexts"][0]["context"]["namespace"] == "default"
+    assert stat.S_IMODE((tmp_path / "client.env").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "kubeconfig").stat().st_mode) == 0o600
