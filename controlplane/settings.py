@@ -56,13 +56,17 @@ class Settings(BaseSettings):
     )
     bookmark_seconds: int = Field(default=30, description="The SDK takes 120 s of silence for a dead connection.")
     watch_buffer_events_max: int = Field(default=10_000, description="A slower watcher is cut and resumes (R-WATCH-9).")
+    watch_buffer_bytes_max: int = Field(default=32 << 20, description="The same bound in bytes of documents.")
     list_items_max: int = Field(default=5_000, description="Page size when the client names no limit.")
     list_bytes_max: int = Field(default=8 << 20, description="A page ends early at about this size.")
 
     # Store
     flush_mutations_max: int = Field(default=128, description="Mutations a commit; more would delay the first of them.")
+    flush_keys_max: int = Field(default=4_000, description="Objects a commit; one large mutation may exceed it.")
+    write_retry_seconds: float = Field(default=10.0, description="How long a write waits for an absent database.")
     write_queue_max: int = Field(default=10_000, description="Waiting mutations a process; beyond it writers get 503.")
     ring_events_max: int = Field(default=50_000, description="Changes kept in memory for watchers of this process.")
+    ring_bytes_max: int = Field(default=64 << 20, description="Documents of those changes; the older ones leave.")
     change_poll_seconds: float = Field(default=0.5, description="Safety net for a lost notification; costs one query.")
     change_retention_hours: int = Field(default=24, description="How far back a watch may resume.")
     idempotency_hours: int = Field(default=24, description="How long a key replays its first answer; the protocol's.")
@@ -74,6 +78,10 @@ class Settings(BaseSettings):
     lease_seconds: int = Field(default=75, description="Two long polls and 15 s since an attempt's last claim.")
     claim_wait_seconds_max: int = Field(default=30, description="Longest long poll; the worker reads for 45 s.")
     deadline_grace_seconds: int = Field(default=60, description="After a deadline the worker should have reported.")
+    dispatch_calls_max: int = Field(
+        default=1_000, description="Calls of one Function that one commit hands out; more would delay the commit."
+    )
+    call_timeout_default: str = Field(default="300s", description="For a call stored without one; the protocol's.")
     deadline_early_seconds: float = Field(
         default=2.0, description="A worker's DeadlineExceeded this long before the deadline is a TimeoutError raised."
     )

@@ -159,6 +159,7 @@ class CallRow(SQLModel, table=True):
     seq: int = Field(sa_column=_bigint())
     attempt: str | None = Field(sa_column=_text(nullable=True))
     epoch: int | None = Field(sa_column=_bigint(nullable=True))
+    concurrency: int | None = Field(sa_column=Column(SmallInteger))
     started_at: datetime | None = Field(sa_column=_time(nullable=True))
     deadline: datetime | None = Field(sa_column=_time(nullable=True))
     dispatches: int = Field(sa_column=_bigint())

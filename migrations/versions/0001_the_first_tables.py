@@ -76,6 +76,7 @@ def upgrade() -> None:
     sa.Column('seq', sa.BigInteger(), nullable=False),
     sa.Column('attempt', sa.Text(), nullable=True),
     sa.Column('epoch', sa.BigInteger(), nullable=True),
+    sa.Column('concurrency', sa.SmallInteger(), nullable=True),
     sa.Column('started_at', sa.DateTime(timezone=True), nullable=True),
     sa.Column('deadline', sa.DateTime(timezone=True), nullable=True),
     sa.Column('dispatches', sa.BigInteger(), nullable=False),

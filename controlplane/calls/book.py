@@ -1,0 +1,279 @@
+"""The calls of one batch: their rows as they are now, and one statement that writes what changed.
+
+Mutations of a batch see the rows that were loaded when it began, so their own changes live here, in the batch's
+scratch: `CallBook.of(tx)` is the same book for every mutation and hook of the batch. The hook in
+`calls/dispatcher.py` runs what was put off with `later`, writes the book with `flush`, and does so again after it
+has dispatched. Because every change of a row passes through the book, it also keeps the per-Function tallies that
+the autoscaler reads instead of counting a queue of any length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from controlplane.calls.rows import PENDING_STATES, AttemptRow, CallRow, CallState
+from controlplane.calls.wants import Want
+from controlplane.store.contract import Key, Tx
+
+if TYPE_CHECKING:
+    from controlplane.store.contract import Connection
+
+Deferred = tuple[Sequence[Key], Callable[[Tx], None]]
+Json = dict[str, Any]
+
+
+class CallBook:
+    """Rows, turns, tallies and wishes of one batch. Created by `of`, gone with the batch."""
+
+    def __init__(self, now: datetime) -> None:
+        self._now = now
+        self._rows: dict[str, CallRow] = {}
+        self._removed: set[str] = set()
+        self._stored_states: dict[str, CallState | None] = {}
+        self._changed: set[str] = set()
+        self._attempts: dict[str, AttemptRow] = {}
+        self._attempt_patches: dict[str, Json] = {}
+        self._opened: dict[tuple[str, str], int] = {}
+        self._turns: dict[tuple[str, str], int] = {}
+        self._closed: set[tuple[str, str]] = set()
+        self._charges: dict[str, tuple[CallRow, int]] = {}
+        self._forget_engine = False
+        self.deferred: list[Deferred] = []
+        self.claimable: set[str] = set()
+        """Uids of Functions that gained a claimable call in this batch."""
+        self.wants: list[Want] = []
+        """Wishes of the claims in this batch, in order."""
+
+    @classmethod
+    def of(cls, tx: Tx) -> CallBook:
+        """The book of the batch that `tx` belongs to."""
+        scratch = tx.scratch("calls")
+        if "book" not in scratch:
+            scratch["book"] = cls(tx.now)
+        book: CallBook = scratch["book"]
+        return book
+
+    def see(self, loaded: Iterable[CallRow]) -> list[CallRow]:
+        """The present versions of rows that were loaded, without those removed since."""
+        return [row for stored in loaded if (row := self.present(stored.uid, stored)) is not None]
+
+    def present(self, uid: str, loaded: CallRow | None) -> CallRow | None:
+        """The row as of this point of the batch; `loaded` is what was loaded for it, if anything was."""
+        if uid not in self._rows and loaded is not None:
+            self._rows[uid] = loaded
+            self._stored_states[uid] = loaded.state
+        return None if uid in self._removed else self._rows.get(uid)
+
+    def save(self, row: CallRow) -> None:
+        """Create or replace a row."""
+        self._rows[row.uid] = row
+        self._stored_states.setdefault(row.uid, None)
+        self._changed.add(row.uid)
+
+    def remove(self, row: CallRow) -> None:
+        """Drop a row: its workflow knows its end, or will never be."""
+        self.save(row)
+        self._removed.add(row.uid)
+
+    def queue(self, row: CallRow, turn: int) -> None:
+        """Save a claimable row; its session joins the back of the round at `turn` unless it already has a place."""
+        assert row.state is CallState.QUEUED, f"{row.uid} is {row.state}"
+        self.save(row)
+        session = (row.function_uid, row.session)
+        self._opened.setdefault(session, turn)
+        self._closed.discard(session)
+        self.claimable.add(row.function_uid)
+
+    def turn(self, row: CallRow, turn: int) -> None:
+        """The row's session was served at `turn` and goes to the back of the round."""
+        session = (row.function_uid, row.session)
+        self._turns[session] = turn
+        self._closed.discard(session)
+
+    def close_session(self, function_uid: str, session: str) -> None:
+        """The session has no claimable call left, so it loses its place in the round."""
+        self._closed.add((function_uid, session))
+        self._turns.pop((function_uid, session), None)
+
+    def charge(self, row: CallRow, micro_usd: int) -> None:
+        """Add what a dispatch of this call cost to the tally of its Function, and note that one ended now."""
+        before = self._charges[row.function_uid][1] if row.function_uid in self._charges else 0
+        self._charges[row.function_uid] = (row, before + micro_usd)
+
+    def attempt(self, loaded: AttemptRow | None) -> AttemptRow | None:
+        """The worker as of this point of the batch."""
+        return None if loaded is None else self._attempts.setdefault(loaded.uid, loaded)
+
+    def patch_attempt(self, attempt: AttemptRow, **changes: Any) -> AttemptRow:  # noqa: ANN401 - values of columns
+        """Change columns of a worker's row; columns that are not named stay as others write them."""
+        seen = {name: value for name, value in changes.items() if name in AttemptRow.__dataclass_fields__}
+        self._attempts[attempt.uid] = replace(attempt, **seen)
+        self._attempt_patches.setdefault(attempt.uid, {"uid": attempt.uid}).update(changes)
+        return self._attempts[attempt.uid]
+
+    def later(self, keys: Sequence[Key], apply: Callable[[Tx], None]) -> None:
+        """Run `apply` before the batch commits, with the objects at `keys` loaded.
+
+        For what a mutation finds only in rows and so could not name in its reads. `apply` must not raise: it would
+        fail the whole batch. It looks at the present rows again, since other mutations ran in between.
+        """
+        self.deferred.append((keys, apply))
+
+    def forget_engine(self) -> None:
+        """Treat every call as one that no workflow knows: the engine's database is a new one."""
+        self._forget_engine = True
+
+    async def flush(self, connection: Connection) -> None:
+        """Write what changed since the last flush, in one statement."""
+        statement = _Statement()
+        self._add_calls(statement)
+        statement.add(_OPEN_SESSIONS, _sessions(self._opened))
+        statement.add(_TURN_SESSIONS, _sessions(self._turns))
+        statement.add(_CLOSE_SESSIONS, _sessions(dict.fromkeys(self._closed, 0)))
+        statement.add(_PATCH_ATTEMPTS, list(self._attempt_patches.values()))
+        self._opened, self._turns, self._closed, self._attempt_patches = {}, {}, set(), {}
+        if statement.arguments:
+            await connection.execute(statement.text(), *statement.arguments)
+        if self._forget_engine:
+            self._forget_engine = False
+            await connection.execute(_FORGET_ENGINE)
+
+    def _add_calls(self, statement: _Statement) -> None:
+        saved: list[Json] = []
+        dropped: list[Json] = []
+        tallies: dict[str, Json] = {}
+        for uid in sorted(self._changed):
+            row = self._rows[uid]
+            before = self._stored_states[uid]
+            after = None if uid in self._removed else row.state
+            if after is not None:
+                saved.append(replace(row, updated_at=self._now).to_json())
+            elif before is not None:
+                dropped.append({"uid": uid})
+            self._stored_states[uid] = after
+            for state, count in ((before, -1), (after, 1)):
+                if state in _TALLIED:
+                    tallies.setdefault(row.function_uid, _empty_tally(row))[_TALLIED[state]] += count
+        for function_uid, (row, micro_usd) in self._charges.items():
+            tally = tallies.setdefault(function_uid, _empty_tally(row))
+            tally["charge_micro_usd"] += micro_usd
+            tally["last_end_at"] = self._now
+        self._changed, self._charges = set(), {}
+        statement.add(_SAVE_CALLS, saved)
+        statement.add(_DROP_CALLS, dropped)
+        statement.add(_ADD_TALLIES, [tallies[function_uid] for function_uid in sorted(tallies)])
+
+
+class _Statement:
+    """One SQL statement of several independent writes, each fed by a JSON array; parts without rows are left out."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self.arguments: list[str] = []
+
+    def add(self, template: str, rows: list[Json]) -> None:
+        if rows:
+            self.arguments.append(orjson.dumps(rows).decode())
+            self._parts.append(template.replace("$rows", f"${len(self.arguments)}::text::json"))
+
+    def text(self) -> str:
+        # One round trip instead of up to seven; the few combinations that occur stay in the statement cache.
+        named = ", ".join(f"part_{number} AS ({part})" for number, part in enumerate(self._parts))
+        return f"WITH {named} SELECT"
+
+
+_TALLIED = {
+    CallState.QUEUED: "queued",
+    CallState.RUNNING: "running",
+    **dict.fromkeys(sorted(PENDING_STATES), "pending"),
+}
+
+
+def _empty_tally(row: CallRow) -> Json:
+    return {
+        "function_uid": row.function_uid,
+        "org": row.org,
+        "project": row.project,
+        "function": row.function,
+        "queued": 0,
+        "running": 0,
+        "pending": 0,
+        "charge_micro_usd": 0,
+        "last_end_at": None,
+    }
+
+
+def _sessions(turns: dict[tuple[str, str], int]) -> list[Json]:
+    return [
+        {"function_uid": function_uid, "session": session, "last_turn": turns[function_uid, session]}
+        for function_uid, session in sorted(turns)
+    ]
+
+
+_CALL_COLUMNS = ", ".join(CallRow.__dataclass_fields__)
+_CREATED_COLUMNS = frozenset(
+    {"uid", "org", "project", "name", "function", "function_uid", "session", "seq", "created_at"}
+)
+_CHANGING_COLUMNS = tuple(name for name in CallRow.__dataclass_fields__ if name not in _CREATED_COLUMNS)
+
+_SAVE_CALLS = """
+INSERT INTO calls ($columns) SELECT $columns FROM json_populate_recordset(NULL::calls, $rows)
+ON CONFLICT (uid) DO UPDATE SET $changes
+""".replace("$columns", _CALL_COLUMNS).replace(
+    "$changes", ", ".join(f"{name} = EXCLUDED.{name}" for name in _CHANGING_COLUMNS)
+)
+
+_DROP_CALLS = "DELETE FROM calls WHERE uid IN (SELECT uid FROM json_populate_recordset(NULL::calls, $rows))"
+
+_OPEN_SESSIONS = """
+INSERT INTO call_sessions (function_uid, session, last_turn)
+SELECT function_uid, session, last_turn FROM json_populate_recordset(NULL::call_sessions, $rows)
+ON CONFLICT (function_uid, session) DO NOTHING
+"""
+
+_TURN_SESSIONS = """
+INSERT INTO call_sessions (function_uid, session, last_turn)
+SELECT function_uid, session, last_turn FROM json_populate_recordset(NULL::call_sessions, $rows)
+ON CONFLICT (function_uid, session) DO UPDATE SET last_turn = EXCLUDED.last_turn
+"""
+
+_CLOSE_SESSIONS = """
+DELETE FROM call_sessions s USING json_populate_recordset(NULL::call_sessions, $rows) c
+WHERE s.function_uid = c.function_uid AND s.session = c.session
+"""
+
+_ADD_TALLIES = """
+INSERT INTO function_load
+    (function_uid, org, project, function, queued, running, pending, charge_micro_usd, last_end_at)
+SELECT function_uid, org, project, function, queued, running, pending, charge_micro_usd, last_end_at
+FROM json_populate_recordset(NULL::function_load, $rows)
+ON CONFLICT (function_uid) DO UPDATE SET
+    queued = function_load.queued + EXCLUDED.queued,
+    running = function_load.running + EXCLUDED.running,
+    pending = function_load.pending + EXCLUDED.pending,
+    charge_micro_usd = function_load.charge_micro_usd + EXCLUDED.charge_micro_usd,
+    last_end_at = GREATEST(function_load.last_end_at, EXCLUDED.last_end_at)
+"""
+
+# A worker is ready, finished or draining once and for all, so only the first time and the first reason stay.
+_PATCH_ATTEMPTS = """
+UPDATE attempts a SET
+    state = COALESCE(n.state, a.state),
+    last_claim_at = COALESCE(n.last_claim_at, a.last_claim_at),
+    last_busy_at = COALESCE(n.last_busy_at, a.last_busy_at),
+    claim_seq = COALESCE(n.claim_seq, a.claim_seq),
+    ready_at = COALESCE(a.ready_at, n.ready_at),
+    drained_at = COALESCE(a.drained_at, n.drained_at),
+    finished_at = COALESCE(a.finished_at, n.finished_at),
+    draining = a.draining OR COALESCE(n.draining, false),
+    drain_reason = COALESCE(a.drain_reason, n.drain_reason),
+    kill_at = LEAST(a.kill_at, n.kill_at)
+FROM json_populate_recordset(NULL::attempts, $rows) n WHERE a.uid = n.uid
+"""
+
+_FORGET_ENGINE = "UPDATE calls SET has_workflow = false, task_token = NULL WHERE has_workflow"

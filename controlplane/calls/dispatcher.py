@@ -1,0 +1,208 @@
+"""Gives calls to workers inside the commit that makes them claimable, and holds claims that found none.
+
+The `Dispatcher` joins every batch of its process's writer. Before the batch commits it serves the claims of the
+batch and, if calls became claimable, the claims that are held; so a `.remote()` is created and handed to a waiting
+worker in one transaction, and a worker's result and its next call are another. Calls that other processes queued
+are seen on the change feed and wake it. Turn order is `calls/fairness.py`, the SQL is `calls/selection.py`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from controlplane.calls import transitions
+from controlplane.calls.book import CallBook
+from controlplane.calls.decide import Finish
+from controlplane.calls.fairness import Pick, pick
+from controlplane.calls.outcomes import close_row, duration_seconds, present_document
+from controlplane.calls.rows import CallRow, CallState
+from controlplane.calls.selection import Look, alive, engine_lag, look, look_started
+from controlplane.calls.waiting import WaitingClaims
+from controlplane.calls.wants import Want
+from controlplane.clock import format_time_micro
+from controlplane.settings import Settings
+from controlplane.store.contract import Document, Key, Tx
+
+if TYPE_CHECKING:
+    from controlplane.store.contract import Connection
+
+log = structlog.get_logger(__name__)
+
+_ROUNDS_MAX = 32
+"""Looks at the queues in one batch; each serves everybody or ends sessions, so only a lagging engine needs many."""
+_LAG_READ_SECONDS = 0.25
+
+
+class Functions(Protocol):
+    """Where the present documents of Functions are looked up without I/O."""
+
+    def get(self, key: Key) -> Document | None: ...
+
+
+class Dispatcher:
+    """The hook that dispatches calls. One per process and writer, also in processes that serve no claims."""
+
+    def __init__(self, functions: Functions, waiting: WaitingClaims, settings: Settings) -> None:
+        self._functions = functions
+        self._waiting = waiting
+        self._settings = settings
+        self._lag_read_at = float("-inf")
+        self.gated = False
+        """Whether the engine is behind by more than its budget; then only calls with a workflow are handed out."""
+
+    async def before_commit(self, tx: Tx, connection: Connection) -> None:
+        """Finish what mutations put off, write the book, and serve whoever can be served."""
+        if not tx.scratch("calls"):
+            return
+        book = CallBook.of(tx)
+        while book.deferred:
+            deferred, book.deferred = book.deferred, []
+            await tx.load([key for keys, _ in deferred for key in keys])
+            for _, apply in deferred:
+                apply(tx)
+        await book.flush(connection)
+        demand = self._demand(book)
+        if demand:
+            await self._serve(tx, connection, book, demand)
+        self._waiting.join(book.wants)
+
+    def committed(self) -> None:
+        """Answer the claims that were served and hold those that were not."""
+        self._waiting.committed()
+
+    def rolled_back(self) -> None:
+        """Take back what was offered in the batch that failed."""
+        self._waiting.rolled_back()
+
+    def _demand(self, book: CallBook) -> dict[str, list[Want]]:
+        """Wishes by Function that may be served now: those of this batch, and held ones whose Function has news."""
+        demand: dict[str, list[Want]] = {}
+        functions = dict.fromkeys(want.claimant.function_uid for want in book.wants)
+        functions |= dict.fromkeys(uid for uid in sorted(book.claimable) if self._waiting.held(uid))
+        for function_uid in functions:
+            new = [want for want in book.wants if want.claimant.function_uid == function_uid]
+            wants = [*self._waiting.held(function_uid), *new]
+            if self._accepts_work(wants[0].claimant.function_key):
+                demand[function_uid] = wants
+        return demand
+
+    def _accepts_work(self, key: Key) -> bool:
+        document = self._functions.get(key)
+        if document is None:
+            return True  # the cache lags behind a Function that was just created
+        return document["spec"].get("state") != "Stopped" and "deletionTimestamp" not in document["metadata"]
+
+    async def _serve(self, tx: Tx, connection: Connection, book: CallBook, demand: dict[str, list[Want]]) -> None:
+        await self._read_lag(tx, connection)
+        held_checked = False
+        for round_number in range(_ROUNDS_MAX):
+            wanted = _rooms(demand, self._settings.dispatch_calls_max)
+            if not wanted:
+                return
+            if self.gated:
+                looks = await look_started(connection, wanted)
+            else:
+                looks = await look(connection, wanted, round_number)
+            if not held_checked and any(head.calls for found in looks.values() for head in found.heads):
+                held_checked = True
+                demand = await self._without_void(connection, book, demand)
+                wanted = _rooms(demand, self._settings.dispatch_calls_max)
+            picks = {uid: _picked(found, wanted.get(uid, 0)) for uid, found in looks.items()}
+            await tx.load([row.key for picked in picks.values() for _, row in picked.taken])
+            again = []
+            for function_uid, picked in picks.items():
+                handed = self._hand_out_all(tx, book, picked, demand[function_uid])
+                for session in picked.emptied:
+                    book.close_session(function_uid, session)
+                if picked.look_again or handed < len(picked.taken):
+                    again.append(function_uid)
+            await book.flush(connection)
+            demand = {uid: demand[uid] for uid in again}
+
+    async def _read_lag(self, tx: Tx, connection: Connection) -> None:
+        """Whether the engine is beyond its budget, at most a moment old: the budget is a soft one."""
+        if time.monotonic() - self._lag_read_at < _LAG_READ_SECONDS:
+            return
+        lag = await engine_lag(connection, self._settings.engine_lag_calls_max)
+        self._lag_read_at = time.monotonic()
+        oldest_allowed = tx.now - timedelta(seconds=self._settings.engine_lag_seconds_max)
+        too_old = lag.oldest_at is not None and lag.oldest_at < oldest_allowed
+        gated = too_old or lag.calls > self._settings.engine_lag_calls_max
+        if gated != self.gated:
+            log.warning("the engine lags: only calls with a workflow start" if gated else "the engine caught up")
+        self.gated = gated
+
+    async def _without_void(
+        self,
+        connection: Connection,
+        book: CallBook,
+        demand: dict[str, list[Want]],
+    ) -> dict[str, list[Want]]:
+        """The demand without held claims whose worker was fenced, drains, or has claimed again elsewhere."""
+        new = set(book.wants)
+        held = [want for wants in demand.values() for want in wants if want not in new]
+        if not held:
+            return demand
+        valid = await alive(connection, [(want.claimant.attempt, want.claim_seq) for want in held])
+        void = {want for want in held if want.claimant.attempt not in valid}
+        self._waiting.release(void)
+        return {uid: [want for want in wants if want not in void] for uid, wants in demand.items()}
+
+    def _hand_out_all(self, tx: Tx, book: CallBook, picked: Pick[CallRow], wants: list[Want]) -> int:
+        """Give each call to the least loaded worker that has room, in the order the claims came; returns how many."""
+        handed = 0
+        free = [(want.load, position) for position, want in enumerate(wants) if want.room > 0]
+        heapq.heapify(free)
+        for _, row in picked.taken:
+            document = present_document(tx, row)
+            if document is None or transitions.is_terminal(document):
+                # The object was taken away by force; nobody waits for the call.
+                close_row(book, row, Finish(phase="Cancelled", reason="Cancelled"), removed=document is None)
+                continue
+            _, position = heapq.heappop(free)
+            want = wants[position]
+            self._hand_out(tx, book, row, document, want)
+            handed += 1
+            if want.room > 0:
+                heapq.heappush(free, (want.load, position))
+        return handed
+
+    def _hand_out(self, tx: Tx, book: CallBook, row: CallRow, document: Document, want: Want) -> None:
+        claimant = want.claimant
+        timeout = document["spec"].get("timeout") or self._settings.call_timeout_default
+        deadline = tx.now + timedelta(seconds=duration_seconds(timeout))
+        running = transitions.claimed(document, tx.now, attempt=claimant.attempt, epoch=claimant.epoch)
+        stored = tx.put(row.key, running)
+        book.save(
+            replace(
+                row,
+                state=CallState.RUNNING,
+                attempt=claimant.attempt,
+                epoch=claimant.epoch,
+                concurrency=want.concurrency,
+                started_at=tx.now,
+                deadline=deadline,
+                dispatches=row.dispatches + 1,
+                outcome=None,
+            )
+        )
+        book.turn(row, int(stored["metadata"]["resourceVersion"]))
+        want.offered.append(
+            {"id": row.name, "input": document["spec"]["input"], "deadline": format_time_micro(deadline)}
+        )
+
+
+def _rooms(demand: dict[str, list[Want]], calls_max: int) -> dict[str, int]:
+    """How many calls each Function's wishes have room for, up to a bound."""
+    rooms = {uid: min(sum(want.room for want in wants), calls_max) for uid, wants in demand.items()}
+    return {uid: room for uid, room in rooms.items() if room > 0}
+
+
+def _picked(found: Look, wanted: int) -> Pick[CallRow]:
+    return pick(found.heads, wanted, found.all_sessions)

@@ -1,0 +1,212 @@
+"""What a call and its workflow say to each other: attach, offer again, finish, reported.
+
+The workflow's `run_call` activity attaches its task token to the call's row; `activities/` completes it when the
+row has something to tell. Each mutation here may be repeated: an activity whose commit succeeded and whose answer
+was lost finds its work done. What the workflow answers names the dispatch it answers to, so an old answer never
+meets a newer outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from controlplane.calls import transitions
+from controlplane.calls.book import CallBook
+from controlplane.calls.decide import Facts, Finish
+from controlplane.calls.outcomes import end_call, present_document
+from controlplane.calls.rows import CALL_BY_UID, PENDING_STATES, PRIORITY_REOFFERED, CallRef, CallRow, CallState
+from controlplane.calls.transitions import Ending
+from controlplane.store.contract import Document, Reads, Tx
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """The call is over. `phase` is empty when its object is gone as well."""
+
+    phase: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallOutcome:
+    """What the workflow learns of a dispatch: the call ended, or the facts it must decide on. One of the two is
+    set."""
+
+    ended: Ended | None = None
+    facts: Facts | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The form that travels as an activity's result."""
+        if self.facts is not None:
+            return {"facts": self.facts.to_json()}
+        assert self.ended is not None
+        return {"ended": {"phase": self.ended.phase, "reason": self.ended.reason}}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> CallOutcome:
+        """The outcome back from `to_json`, and from the `outcome` column of a row."""
+        if "facts" in value:
+            return cls(facts=Facts.from_json(value["facts"]))
+        return cls(ended=Ended(phase=value["ended"]["phase"], reason=value["ended"]["reason"]))
+
+
+class AttachWorkflow:
+    """Ties a workflow's activity to its call, after offering the call again if the workflow decided so.
+
+    `offer_after` is the dispatch whose outcome the workflow answers by Retry or Recover; None for the first
+    activity. The result is the outcome that waits for the workflow, or None when the call is queued or runs: then
+    the activity is completed later by `token`.
+    """
+
+    def __init__(self, ref: CallRef, token: bytes, offer_after: int | None = None) -> None:
+        self._ref = ref
+        self._token = token
+        self._offer_after = offer_after
+
+    def reads(self) -> Reads:
+        return Reads(keys=(self._ref.key,), loads=((CALL_BY_UID, self._ref.uid),))
+
+    def apply(self, tx: Tx) -> CallOutcome | None:
+        book = CallBook.of(tx)
+        row = _row(tx, self._ref)
+        if row is None:
+            return _ended_without_row(tx, self._ref)
+        if row.state is CallState.DONE:
+            book.remove(row)
+            return CallOutcome.from_json(row.outcome or {})
+        if row.state in PENDING_STATES:
+            if row.dispatches != self._offer_after:
+                book.save(replace(row, state=CallState.WAITING, has_workflow=True, task_token=None))
+                return CallOutcome.from_json(row.outcome or {})
+            document = present_document(tx, row)
+            if document is None:
+                book.remove(row)
+                return CallOutcome(ended=Ended(phase=""))
+            row = self._offer(tx, row, document)
+        attached = replace(row, has_workflow=True, task_token=self._token)
+        book.save(attached)
+        if attached.state is CallState.QUEUED:
+            # While the engine lags, it is the workflow that makes a call claimable.
+            book.claimable.add(attached.function_uid)
+        return None
+
+    def _offer(self, tx: Tx, row: CallRow, document: Document) -> CallRow:
+        stored = tx.put(row.key, transitions.offered(document, tx.now))
+        offered = replace(row, state=CallState.QUEUED, priority=PRIORITY_REOFFERED, outcome=None, has_workflow=True)
+        CallBook.of(tx).queue(offered, turn=int(stored["metadata"]["resourceVersion"]))
+        return offered
+
+
+class FinishCall:
+    """Ends a call as its workflow decided about `dispatch`; the result tells how the call stands.
+
+    None means that the call went on meanwhile (it is queued or runs): the workflow attaches again.
+    """
+
+    def __init__(self, ref: CallRef, dispatch: int, finish: Finish) -> None:
+        self._ref = ref
+        self._dispatch = dispatch
+        self._finish = finish
+
+    def reads(self) -> Reads:
+        return Reads(keys=(self._ref.key,), loads=((CALL_BY_UID, self._ref.uid),))
+
+    def apply(self, tx: Tx) -> Ended | None:
+        row = _row(tx, self._ref)
+        if row is None:
+            return _ended_without_row(tx, self._ref).ended
+        if row.state in PENDING_STATES and row.dispatches == self._dispatch:
+            end_call(tx, row, present_document(tx, row), Ending(finish=self._finish))
+            CallBook.of(tx).remove(row)
+            return Ended(phase=self._finish.phase, reason=self._finish.reason)
+        if row.state is CallState.DONE:
+            CallBook.of(tx).remove(row)
+            return CallOutcome.from_json(row.outcome or {}).ended
+        return None
+
+
+class MarkStarted:
+    """Notes that these calls have workflows, so that the starter passes them over."""
+
+    def __init__(self, refs: Sequence[CallRef]) -> None:
+        self._refs = tuple(refs)
+
+    def reads(self) -> Reads:
+        return Reads(loads=tuple((CALL_BY_UID, ref.uid) for ref in self._refs))
+
+    def apply(self, tx: Tx) -> None:
+        book = CallBook.of(tx)
+        for ref in self._refs:
+            row = _row(tx, ref)
+            if row is None or row.has_workflow:
+                continue
+            book.save(replace(row, has_workflow=True))
+            if row.state is CallState.QUEUED:
+                book.claimable.add(row.function_uid)
+
+
+class MarkReported:
+    """Notes that the engine took an outcome by this token, or that the token is none of its any more.
+
+    An ended call's row is done with; a call that goes on waits for its workflow's next activity.
+    """
+
+    def __init__(self, ref: CallRef, token: bytes) -> None:
+        self._ref = ref
+        self._token = token
+
+    def reads(self) -> Reads:
+        return Reads(loads=((CALL_BY_UID, self._ref.uid),))
+
+    def apply(self, tx: Tx) -> None:
+        book = CallBook.of(tx)
+        row = _row(tx, self._ref)
+        if row is None or row.task_token != self._token:
+            return
+        if row.state is CallState.DONE:
+            book.remove(row)
+        elif row.state is CallState.DECIDING:
+            book.save(replace(row, state=CallState.WAITING, task_token=None))
+
+
+class DetachWorkflow:
+    """Notes that the engine knows nothing of this token or this call's workflow, so that the starter starts it
+    again."""
+
+    def __init__(self, ref: CallRef, token: bytes | None) -> None:
+        self._ref = ref
+        self._token = token
+
+    def reads(self) -> Reads:
+        return Reads(loads=((CALL_BY_UID, self._ref.uid),))
+
+    def apply(self, tx: Tx) -> None:
+        row = _row(tx, self._ref)
+        if row is not None and row.task_token == self._token:
+            CallBook.of(tx).save(replace(row, has_workflow=False, task_token=None))
+
+
+class ForgetEngine:
+    """Treats every call as one without a workflow, because the engine's database is a new one."""
+
+    def reads(self) -> Reads:
+        return Reads()
+
+    def apply(self, tx: Tx) -> None:
+        CallBook.of(tx).forget_engine()
+
+
+def _row(tx: Tx, ref: CallRef) -> CallRow | None:
+    records = tx.rows(CALL_BY_UID, ref.uid)
+    return CallBook.of(tx).present(ref.uid, CallRow.from_record(records[0]) if records else None)
+
+
+def _ended_without_row(tx: Tx, ref: CallRef) -> CallOutcome:
+    """A row is dropped only when its call ended, so the object tells how, if it is still there."""
+    document = tx.get(ref.key)
+    if document is None or document["metadata"]["uid"] != ref.uid:
+        return CallOutcome(ended=Ended(phase=""))
+    status = document["status"]
+    return CallOutcome(ended=Ended(phase=status["phase"], reason=status.get("reason", "")))

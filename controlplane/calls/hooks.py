@@ -1,0 +1,131 @@
+"""What the generic verbs do to calls: a create enters the queue, a cancel and a delete leave it.
+
+`FunctionCallHooks` runs inside the transaction of a create, update or delete of a FunctionCall, beside the object's
+own write, so a call is in the queue from the commit that made it. The `Dispatcher` sees in the same batch what
+became claimable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from controlplane.calls import transitions
+from controlplane.calls.book import CallBook
+from controlplane.calls.decide import Finish
+from controlplane.calls.outcomes import close_row
+from controlplane.calls.rows import CALL_BY_KEY, CALL_BY_UID, PRIORITY_NEW, CallRow, CallState, key_argument
+from controlplane.calls.transitions import Ending, Phase
+from controlplane.errors import ApiError, Reason
+from controlplane.store.contract import Document, Key, Reads, Tx
+from controlplane.store.finalizers import CALL, is_deleting, with_finalizer
+from controlplane.store.hooks import PlainHooks
+
+_CANCELLED = Finish(phase="Cancelled", reason="Cancelled", message="the call was cancelled")
+
+
+class FunctionCallHooks(PlainHooks):
+    """The kind's part of each verb; documents were validated and defaulted before."""
+
+    def reads_create(self, key: Key, document: Document) -> Reads:
+        return Reads(keys=(_function_key(key, document),))
+
+    def admit_create(self, tx: Tx, key: Key, document: Document) -> Document:
+        """Refuse a call of a Function that is gone: it may have been deleted since admission looked."""
+        function = tx.get(_function_key(key, document))
+        if function is None or is_deleting(function):
+            name = document["spec"]["function"]
+            raise ApiError(
+                Reason.FUNCTION_NOT_FOUND,
+                f'functions.nodus.dev "{name}" not found',
+                subject=("functions", name),
+            )
+        if document["spec"].get("state") == "Cancelled":
+            return transitions.ended(document, tx.now, Ending(finish=_CANCELLED), cost_micro_usd=0)
+        return document
+
+    def created(self, tx: Tx, key: Key, document: Document) -> None:
+        if transitions.is_terminal(document):
+            return
+        function = tx.get(_function_key(key, document))
+        assert function is not None, f"{key} was admitted without its Function"
+        metadata, revision = document["metadata"], int(document["metadata"]["resourceVersion"])
+        row = CallRow(
+            uid=metadata["uid"],
+            org=key.org,
+            project=key.project,
+            name=key.name,
+            function=document["spec"]["function"],
+            function_uid=function["metadata"]["uid"],
+            session=_session(document),
+            state=CallState.QUEUED,
+            priority=PRIORITY_NEW,
+            seq=revision,
+            created_at=tx.now,
+            updated_at=tx.now,
+        )
+        CallBook.of(tx).queue(row, turn=revision)
+
+    def reads_update(self, key: Key, document: Document) -> Reads:
+        if document["spec"].get("state") != "Cancelled":
+            return Reads()
+        return Reads(loads=((CALL_BY_UID, document["metadata"]["uid"]),))
+
+    def updated(self, tx: Tx, key: Key, old: Document, new: Document) -> Document:
+        cancelled = new["spec"].get("state") == "Cancelled" and old["spec"].get("state") != "Cancelled"
+        if not cancelled or transitions.is_terminal(old):
+            return new
+        return _cancel(tx, _row(tx, new, tx.rows(CALL_BY_UID, new["metadata"]["uid"])), new)
+
+    def reads_delete(self, key: Key) -> Reads:
+        return Reads(loads=((CALL_BY_KEY, key_argument(key)),))
+
+    def deleting(self, tx: Tx, key: Key, document: Document) -> Document:
+        """Deleting a call that has not ended cancels it; one that runs stays until its worker has let go of it."""
+        if transitions.is_terminal(document):
+            return document
+        document = _cancel(tx, _row(tx, document, tx.rows(CALL_BY_KEY, key_argument(key))), document)
+        return document if transitions.is_terminal(document) else with_finalizer(document, CALL)
+
+    def removed(self, tx: Tx, key: Key, document: Document) -> None:
+        """The object is gone; a row stays only for a workflow that must still learn of the end."""
+        row = _row(tx, document, tx.rows(CALL_BY_KEY, key_argument(key)))
+        if row is None:
+            return
+        if row.state is CallState.DONE:
+            if not row.has_workflow:
+                CallBook.of(tx).remove(row)
+        else:
+            # Somebody took the finalizer off by hand; the worker is told to stop the call by its next claim.
+            close_row(CallBook.of(tx), row, _CANCELLED, removed=True)
+
+
+def _cancel(tx: Tx, row: CallRow | None, document: Document) -> Document:
+    """Cancelled at once unless a worker has the call; then Cancelling until the worker reports or its grace is
+    over."""
+    if transitions.phase_of(document) is Phase.CANCELLING:
+        return document
+    if row is not None and row.state is CallState.RUNNING:
+        CallBook.of(tx).save(replace(row, cancel_requested_at=tx.now))
+        return transitions.cancelling(document, tx.now)
+    charged = row.charge_micro_usd if row is not None else 0
+    if row is not None:
+        close_row(CallBook.of(tx), row, _CANCELLED, removed=False)
+    return transitions.ended(document, tx.now, Ending(finish=_CANCELLED), charged)
+
+
+def _row(tx: Tx, document: Document, records: Sequence[Mapping[str, Any]]) -> CallRow | None:
+    """The present row of the call, given the records that were loaded for it."""
+    loaded = CallRow.from_record(records[0]) if records else None
+    return CallBook.of(tx).present(document["metadata"]["uid"], loaded)
+
+
+def _function_key(key: Key, document: Document) -> Key:
+    return Key("Function", key.org, key.project, document["spec"]["function"])
+
+
+def _session(document: Document) -> str:
+    """The caller's session, in a form that PostgreSQL stores: text there has no NUL."""
+    session: str = document["spec"].get("session") or ""
+    return session.replace("\0", "\N{REPLACEMENT CHARACTER}")

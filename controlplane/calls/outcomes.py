@@ -1,0 +1,174 @@
+"""How a dispatch ends: charge it, decide what follows, and write call, row and tally in one transaction.
+
+Everything that takes a call from a worker comes here: a report (`calls/claims.py`), a lost worker, a deadline, a
+deleted Function (`calls/recovery.py`), and what a workflow decided (`calls/engine.py`). An end is applied at once;
+what continues the call is left as facts in the row for its workflow, which decides by the same `decide` and offers
+the call again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from controlplane.calls import transitions
+from controlplane.calls.book import CallBook
+from controlplane.calls.decide import Cause, Decision, Facts, Finish, Recover, Retry, decide
+from controlplane.calls.rows import CallRow, CallState
+from controlplane.calls.transitions import Ending
+from controlplane.ledger.pricing import call_charge_micro_usd, worker_seconds
+from controlplane.machinery.quantities import parse_duration, parse_money
+from controlplane.settings import Settings
+from controlplane.store.contract import Document, Tx
+from controlplane.store.finalizers import CALL, settle, without_finalizer
+
+_RECOVERIES_MAX_DEFAULT = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallRules:
+    """The settings that outcomes depend on."""
+
+    rate_micro_usd_per_hour: int
+    retry_jitter_fraction: float
+    deadline_early_seconds: float
+    deadline_grace_seconds: int
+    cancel_grace_seconds: int
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> CallRules:
+        """The rules of this server."""
+        return cls(
+            rate_micro_usd_per_hour=parse_money(settings.worker_rate_usd_per_hour),
+            retry_jitter_fraction=settings.retry_jitter_fraction,
+            deadline_early_seconds=settings.deadline_early_seconds,
+            deadline_grace_seconds=settings.deadline_grace_seconds,
+            cancel_grace_seconds=settings.cancel_grace_seconds,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of one dispatch. `ran_until` ends the time that is charged; None when there is no sign that it
+    ran."""
+
+    cause: Cause
+    ran_until: datetime | None
+    result: Mapping[str, Any] | None = None
+    error: Mapping[str, str] | None = None
+    reason: str = ""
+    detail: str = ""
+
+
+def conclude(tx: Tx, row: CallRow, function: Document | None, outcome: Outcome, rules: CallRules) -> Decision:
+    """End the present dispatch of a call: charge it, then end the call or leave it to its workflow.
+
+    `function` is its Function if that still exists; only causes that can continue a call read it. The call's object
+    must be loaded. A call that does not run is not charged.
+    """
+    row = _charged(CallBook.of(tx), row, outcome, rules)
+    facts = facts_of(row, function, outcome, rules)
+    decision = decide(facts)
+    document = present_document(tx, row)
+    match decision:
+        case Finish():
+            end_call(tx, row, document, Ending(finish=decision, result=outcome.result, error=outcome.error))
+        case _ if document is None or transitions.is_terminal(document):
+            # Its object was taken away by force; there is nothing to run it for.
+            end_call(tx, row, document, Ending(finish=Finish(phase="Cancelled", reason="Cancelled")))
+        case Retry() | Recover():
+            _leave_to_workflow(tx, row, document, facts, decision, outcome)
+    return decision
+
+
+def facts_of(row: CallRow, function: Document | None, outcome: Outcome, rules: CallRules) -> Facts:
+    """What a decision about this dispatch depends on."""
+    spec = function["spec"] if function is not None else {}
+    retries, recovery = spec.get("retries") or {}, spec.get("recovery") or {}
+    return Facts(
+        call_uid=row.uid,
+        cause=outcome.cause,
+        dispatch=row.dispatches,
+        cancel_requested=row.cancel_requested,
+        retries=row.retries,
+        retries_max=retries.get("maxRetries", 0),
+        initial_delay_seconds=duration_seconds(retries.get("initialDelay", "1s")),
+        backoff_coefficient=float(retries.get("backoffCoefficient", 2.0)),
+        max_delay_seconds=duration_seconds(retries.get("maxDelay", "60s")),
+        jitter_fraction=rules.retry_jitter_fraction,
+        recoveries=row.recoveries,
+        recoveries_max=recovery.get("maxAttempts", _RECOVERIES_MAX_DEFAULT),
+        fail_on_loss=recovery.get("onInterruption") == "Fail",
+        reason=outcome.reason,
+        detail=outcome.detail,
+    )
+
+
+def end_call(tx: Tx, row: CallRow, document: Document | None, ending: Ending) -> None:
+    """Put the call in its last phase, or remove its object when a delete only waited for this.
+
+    The row stays until the call's workflow knows the end, and goes at once when there will be none.
+    """
+    book = CallBook.of(tx)
+    removed = document is None
+    if document is not None and not transitions.is_terminal(document):
+        ended = transitions.ended(document, tx.now, ending, row.charge_micro_usd)
+        removed = settle(tx, row.key, without_finalizer(ended, CALL)) is None
+    close_row(book, row, ending.finish, removed=removed)
+
+
+def close_row(book: CallBook, row: CallRow, finish: Finish, *, removed: bool) -> None:
+    """Mark a row done. A call whose object is gone and that has no workflow needs none any more."""
+    ended = {"phase": finish.phase, "reason": finish.reason, "dispatch": row.dispatches}
+    done = replace(row, state=CallState.DONE, outcome={"ended": ended}, deadline=None)
+    if removed and not row.has_workflow:
+        book.remove(done)
+    else:
+        book.save(done)
+
+
+def present_document(tx: Tx, row: CallRow) -> Document | None:
+    """The call's object, or None when it is gone or another call has its name now."""
+    document = tx.get(row.key)
+    return document if document is not None and document["metadata"]["uid"] == row.uid else None
+
+
+@lru_cache(maxsize=1_024)
+def duration_seconds(text: str) -> float:
+    """`parse_duration`, remembered: the few durations of a Function are read again with each of its calls."""
+    return parse_duration(text)
+
+
+def _charged(book: CallBook, row: CallRow, outcome: Outcome, rules: CallRules) -> CallRow:
+    if row.state is not CallState.RUNNING or row.started_at is None:
+        return row
+    charge = 0
+    if outcome.ran_until is not None:
+        seconds = worker_seconds(row.started_at, outcome.ran_until)
+        charge = call_charge_micro_usd(seconds, rules.rate_micro_usd_per_hour, row.concurrency or 1)
+    book.charge(row, charge)
+    return replace(row, charge_micro_usd=row.charge_micro_usd + charge)
+
+
+def _leave_to_workflow(
+    tx: Tx, row: CallRow, document: Document, facts: Facts, decision: Retry | Recover, outcome: Outcome
+) -> None:
+    row = replace(row, state=CallState.DECIDING, outcome={"facts": facts.to_json()}, deadline=None)
+    if isinstance(decision, Retry):
+        row = replace(row, retries=row.retries + 1)
+        raised = transitions.described(outcome.error) if outcome.error else "the function raised"
+        message = f"retry {row.retries} of {facts.retries_max} follows in {decision.delay_seconds:.1f} s after {raised}"
+        changed = transitions.retry_scheduled(
+            document, tx.now, retries=row.retries, message=message, cost_micro_usd=row.charge_micro_usd
+        )
+    else:
+        row = replace(row, recoveries=row.recoveries + 1)
+        message = f"its worker was lost; recovery {row.recoveries} of {facts.recoveries_max} is being scheduled"
+        changed = transitions.recovering(
+            document, tx.now, recoveries=row.recoveries, message=message, cost_micro_usd=row.charge_micro_usd
+        )
+    tx.put(row.key, changed)
+    CallBook.of(tx).save(row)

@@ -1,0 +1,215 @@
+"""What controllers ask about calls and workers: each question is one indexed query, outside any transaction.
+
+Answers may be out of date when they are used, so nothing is changed on their strength alone: the mutations in
+`calls/engine.py` and `calls/recovery.py` look again when they commit. Who asks: the starter (calls without a
+workflow, unreported outcomes), the autoscaler (loads, workers to drain or kill) and the sweeper (overdue calls,
+lapsed leases).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from controlplane.calls.engine import CallOutcome
+from controlplane.calls.rows import CallRef, CallRow
+from controlplane.store.database import Database
+
+_SESSIONS_MAX = 256
+"""Sessions one look of the starter shares its starts between; the next look goes on after them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionLoad:
+    """The open calls of a Function, by what may happen to them next, and its bill."""
+
+    function_uid: str
+    org: str
+    project: str
+    function: str
+    queued: int
+    """Claimable now."""
+    running: int
+    pending: int
+    """Between two dispatches: a decision or a backoff is awaited."""
+    charge_micro_usd: int
+    last_end_at: datetime | None
+    """When a dispatch of any of its calls last ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnreportedCall:
+    """An outcome whose workflow waits for it behind a task token."""
+
+    ref: CallRef
+    token: bytes
+    outcome: CallOutcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptRef:
+    """A worker a controller must do something about, and why."""
+
+    uid: str
+    epoch: int
+    reason: str
+
+
+_LOAD_COLUMNS = "function_uid, org, project, function, queued, running, pending, charge_micro_usd, last_end_at"
+
+_LOADS = f"SELECT {_LOAD_COLUMNS} FROM function_load WHERE function_uid = ANY($1::text[])"  # noqa: S608 - a constant
+_BUSY_LOADS = f"SELECT {_LOAD_COLUMNS} FROM function_load WHERE queued > 0 OR running > 0 OR pending > 0"  # noqa: S608
+
+_TO_DECIDE = """
+SELECT uid, org, project, name FROM calls
+WHERE NOT has_workflow AND state IN ('deciding', 'waiting') ORDER BY state, seq LIMIT $1
+"""
+
+# A loose scan: one index probe finds the next session that has an unstarted call, so a session of any length costs
+# one.
+_TO_START = """
+WITH RECURSIVE sessions AS (
+    (SELECT org, project, session, 1 AS number FROM calls
+    WHERE NOT has_workflow AND (org, project, session) > ($2, $3, $4) ORDER BY org, project, session LIMIT 1)
+    UNION ALL
+    SELECT n.org, n.project, n.session, s.number + 1 FROM sessions s
+    CROSS JOIN LATERAL (
+        SELECT org, project, session FROM calls
+        WHERE NOT has_workflow AND (org, project, session) > (s.org, s.project, s.session)
+        ORDER BY org, project, session LIMIT 1
+    ) AS n
+    WHERE s.number < $5
+)
+SELECT c.uid, c.org, c.project, c.name, s.session, s.number
+FROM (SELECT *, count(*) OVER () AS seen FROM sessions) AS s
+CROSS JOIN LATERAL (
+    SELECT uid, org, project, name, seq, row_number() OVER (ORDER BY seq) AS turn FROM (
+        SELECT uid, org, project, name, seq FROM calls
+        WHERE NOT has_workflow AND org = s.org AND project = s.project AND session = s.session
+        ORDER BY seq LIMIT ($1 + s.seen - 1) / s.seen
+    ) AS oldest
+) AS c
+ORDER BY c.turn, s.number LIMIT $1
+"""
+
+_UNREPORTED = """
+SELECT uid, org, project, name, task_token, outcome FROM calls
+WHERE state IN ('deciding', 'done') AND task_token IS NOT NULL ORDER BY seq LIMIT $1
+"""
+
+_OVERDUE = """
+SELECT DISTINCT attempt FROM (
+    (SELECT attempt FROM calls WHERE state = 'running' AND deadline < $1 LIMIT $3)
+    UNION ALL
+    (SELECT attempt FROM calls
+    WHERE state = 'running' AND cancel_requested_at IS NOT NULL AND cancel_requested_at < $2 LIMIT $3)
+) AS overdue
+"""
+
+_LAPSED = """
+SELECT uid, epoch, 'LeaseExpired' AS reason FROM attempts
+WHERE state = 'ready' AND last_claim_at < $1 ORDER BY last_claim_at LIMIT $2
+"""
+
+_TO_DRAIN = """
+SELECT uid, epoch, COALESCE(drain_reason, '') AS reason FROM attempts
+WHERE finished_at IS NULL AND draining AND state <> 'finished' AND function_uid = ANY($1::text[])
+"""
+
+_TO_KILL = """
+SELECT a.uid, a.epoch, COALESCE(a.drain_reason, '') AS reason FROM attempts a
+WHERE a.state <> 'finished' AND a.finished_at IS NULL AND a.kill_at < $1
+    AND NOT EXISTS (SELECT 1 FROM calls c WHERE c.attempt = a.uid AND c.state = 'running')
+"""
+
+_SILENT = """
+SELECT uid, org, project, name FROM calls
+WHERE state IN ('deciding', 'done') AND has_workflow AND task_token IS NULL AND updated_at < $1 ORDER BY seq LIMIT $2
+"""
+
+
+class CallQueries:
+    """The questions, asked of one database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def loads(self, function_uids: Sequence[str]) -> dict[str, FunctionLoad]:
+        """The loads of these Functions by uid; one that never had a call is absent."""
+        records = await self._database.fetch(_LOADS, list(function_uids))
+        return {record["function_uid"]: FunctionLoad(**dict(record)) for record in records}
+
+    async def busy_loads(self) -> list[FunctionLoad]:
+        """The loads of all Functions that have an open call."""
+        return [FunctionLoad(**dict(record)) for record in await self._database.fetch(_BUSY_LOADS)]
+
+    async def to_decide(self, limit: int) -> list[CallRef]:
+        """Calls without a workflow that need one to go on; they are started before any other."""
+        return [CallRef.from_record(record) for record in await self._database.fetch(_TO_DECIDE, limit)]
+
+    async def to_start(self, limit: int, after: tuple[str, str, str] = ("", "", "")) -> StartLook:
+        """Calls without a workflow, oldest first in each session and one of each session in turn.
+
+        `after` is where the last look stopped; give `StartLook.next_after` back to reach sessions beyond the first
+        `_SESSIONS_MAX`. It is the beginning again after the last session.
+        """
+        records = await self._database.fetch(_TO_START, limit, *after, _SESSIONS_MAX)
+        calls = [CallRef.from_record(record) for record in records]
+        last = max(records, key=lambda record: record["number"], default=None)
+        if last is None or last["number"] < min(limit, _SESSIONS_MAX):
+            return StartLook(calls=calls, next_after=("", "", ""))
+        return StartLook(calls=calls, next_after=(last["org"], last["project"], last["session"]))
+
+    async def unreported(self, limit: int) -> list[UnreportedCall]:
+        """Outcomes that the engine has not taken yet though it gave a token for them, oldest call first."""
+        records = await self._database.fetch(_UNREPORTED, limit)
+        return [
+            UnreportedCall(
+                ref=CallRef.from_record(record),
+                token=record["task_token"],
+                outcome=CallOutcome.from_json(CallRow.outcome_of(record) or {}),
+            )
+            for record in records
+        ]
+
+    async def attempts_with_overdue_calls(
+        self, now: datetime, deadline_grace_seconds: int, cancel_grace_seconds: int, limit: int
+    ) -> list[str]:
+        """Uids of workers that hold a call past its deadline or cancel and the grace; for `EndOverdue`."""
+        records = await self._database.fetch(
+            _OVERDUE,
+            now - timedelta(seconds=deadline_grace_seconds),
+            now - timedelta(seconds=cancel_grace_seconds),
+            limit,
+        )
+        return [record["attempt"] for record in records]
+
+    async def lapsed_attempts(self, now: datetime, lease_seconds: int, limit: int) -> list[AttemptRef]:
+        """Ready workers that have not claimed for a lease; for `LoseAttempt`."""
+        records = await self._database.fetch(_LAPSED, now - timedelta(seconds=lease_seconds), limit)
+        return [AttemptRef(**dict(record)) for record in records]
+
+    async def draining_attempts(self, function_uids: Sequence[str]) -> list[AttemptRef]:
+        """Workers of these Functions that take no more calls and must be replaced."""
+        return [AttemptRef(**dict(record)) for record in await self._database.fetch(_TO_DRAIN, list(function_uids))]
+
+    async def attempts_to_kill(self, now: datetime) -> list[AttemptRef]:
+        """Workers whose grace after a cancel or deadline is over and that run nothing the server still counts."""
+        return [AttemptRef(**dict(record)) for record in await self._database.fetch(_TO_KILL, now)]
+
+    async def silent_workflows(self, before: datetime, limit: int) -> list[CallRef]:
+        """Calls that have had something to tell since `before` and a workflow that has not asked.
+
+        The workflow may sleep through a backoff, or be gone: whoever asks checks with the engine and detaches the
+        call.
+        """
+        return [CallRef.from_record(record) for record in await self._database.fetch(_SILENT, before, limit)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartLook:
+    """What one look for unstarted calls found, and where the next one begins."""
+
+    calls: list[CallRef]
+    next_after: tuple[str, str, str]

@@ -1,0 +1,160 @@
+"""Taking calls from workers that cannot be trusted to report: lost, overdue, deaf to a cancel, of a deleted Function.
+
+The controllers find the work with `calls/queries.py` and commit these mutations, which look again inside the
+transaction and do nothing where a report came first. A body that may still run keeps its worker from being used
+again: the worker drains and is killed after a grace.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from functools import partial
+
+from controlplane.calls.book import CallBook
+from controlplane.calls.decide import Cause
+from controlplane.calls.outcomes import CallRules, Outcome, conclude
+from controlplane.calls.rows import (
+    CLAIMANT,
+    OPEN_CALLS,
+    OPEN_CALLS_PER_READ,
+    AttemptRow,
+    CallRow,
+    CallState,
+    claimant_rows,
+)
+from controlplane.store.contract import Reads, Tx
+
+
+class LoseAttempt:
+    """Ends a worker: what it still holds is recovered within its limit, or fails; nothing it says counts any more.
+
+    `ended_at` is when its process ended, if its node saw that; a worker that vanished is charged up to its last
+    claim. The result is the number of calls it held, or None when it was ended before or has another epoch. A clean
+    exit is the same with nothing held.
+    """
+
+    def __init__(self, attempt_uid: str, epoch: int, ended_at: datetime | None, rules: CallRules) -> None:
+        self._attempt_uid = attempt_uid
+        self._epoch = epoch
+        self._ended_at = ended_at
+        self._rules = rules
+
+    def reads(self) -> Reads:
+        return Reads(loads=((CLAIMANT, self._attempt_uid),))
+
+    def apply(self, tx: Tx) -> int | None:
+        book = CallBook.of(tx)
+        loaded, loaded_calls = claimant_rows(tx.rows(CLAIMANT, self._attempt_uid))
+        attempt = book.attempt(loaded)
+        if attempt is None or attempt.finished_at is not None or attempt.epoch != self._epoch:
+            return None
+        held = [row for row in book.see(loaded_calls) if row.state is CallState.RUNNING]
+        for row in held:
+            book.later([row.key, row.function_key], partial(self._lose, uid=row.uid, attempt=attempt))
+        book.patch_attempt(attempt, finished_at=tx.now, draining=True, state="finished")
+        return len(held)
+
+    def _lose(self, tx: Tx, *, uid: str, attempt: AttemptRow) -> None:
+        row = _running(tx, uid, attempt)
+        if row is None or row.started_at is None:
+            return
+        ran_until = self._ended_at
+        if ran_until is None and attempt.last_claim_at is not None and attempt.last_claim_at > row.started_at:
+            ran_until = attempt.last_claim_at
+        outcome = Outcome(cause=Cause.LOST, ran_until=ran_until)
+        conclude(tx, row, tx.get(row.function_key), outcome, self._rules)
+
+
+class EndOverdue:
+    """Ends calls of one worker that it should have ended itself: past the deadline, or past a cancel, and their
+    graces.
+
+    The result is how many were ended. Their bodies may still run, so the worker is replaced.
+    """
+
+    def __init__(self, attempt_uid: str, rules: CallRules) -> None:
+        self._attempt_uid = attempt_uid
+        self._rules = rules
+
+    def reads(self) -> Reads:
+        return Reads(loads=((CLAIMANT, self._attempt_uid),))
+
+    def apply(self, tx: Tx) -> int:
+        book = CallBook.of(tx)
+        loaded, loaded_calls = claimant_rows(tx.rows(CLAIMANT, self._attempt_uid))
+        attempt = book.attempt(loaded)
+        if attempt is None:
+            return 0
+        overdue = [(row, cause) for row in book.see(loaded_calls) if (cause := self._cause(tx, row)) is not None]
+        for row, cause in overdue:
+            book.later([row.key], partial(self._end, uid=row.uid, attempt=attempt, cause=cause))
+        if overdue:
+            reason = "CallCancelled" if overdue[0][1] is Cause.CANCELLED else "DeadlineExceeded"
+            book.patch_attempt(attempt, draining=True, drain_reason=reason, kill_at=tx.now)
+        return len(overdue)
+
+    def _cause(self, tx: Tx, row: CallRow) -> Cause | None:
+        if row.state is not CallState.RUNNING:
+            return None
+        cancel_grace = timedelta(seconds=self._rules.cancel_grace_seconds)
+        if row.cancel_requested_at is not None and row.cancel_requested_at + cancel_grace <= tx.now:
+            return Cause.CANCELLED
+        deadline_grace = timedelta(seconds=self._rules.deadline_grace_seconds)
+        if row.deadline is not None and row.deadline + deadline_grace <= tx.now:
+            return Cause.DEADLINE
+        return None
+
+    def _end(self, tx: Tx, *, uid: str, attempt: AttemptRow, cause: Cause) -> None:
+        row = _running(tx, uid, attempt)
+        if row is not None:
+            conclude(tx, row, None, Outcome(cause=cause, ran_until=tx.now), self._rules)
+
+
+class FailCallsOfFunction:
+    """Fails calls of a Function that is being deleted, running ones too; the result is how many, 0 when none are
+    left.
+
+    At most `limit` (and `OPEN_CALLS_PER_READ`) a commit, so a long queue is failed in bounded steps: repeat until 0.
+    """
+
+    def __init__(self, function_uid: str, limit: int, rules: CallRules) -> None:
+        self._function_uid = function_uid
+        self._limit = min(limit, OPEN_CALLS_PER_READ)
+        self._rules = rules
+
+    def reads(self) -> Reads:
+        return Reads(loads=((OPEN_CALLS, self._function_uid),))
+
+    def apply(self, tx: Tx) -> int:
+        book = CallBook.of(tx)
+        loaded = [CallRow.from_record(record) for record in tx.rows(OPEN_CALLS, self._function_uid)]
+        open_calls = [row for row in book.see(loaded) if row.state is not CallState.DONE][: self._limit]
+        for row in open_calls:
+            book.later([row.key], partial(self._fail, uid=row.uid))
+        return len(open_calls)
+
+    def _fail(self, tx: Tx, *, uid: str) -> None:
+        row = CallBook.of(tx).present(uid, None)
+        if row is None or row.state is CallState.DONE:
+            return
+        conclude(tx, row, None, Outcome(cause=Cause.FUNCTION_DELETED, ran_until=tx.now), self._rules)
+
+
+class ForgetFunction:
+    """Drops what is kept per Function once it and its calls are gone."""
+
+    def __init__(self, function_uid: str) -> None:
+        self._function_uid = function_uid
+
+    def reads(self) -> Reads:
+        return Reads()
+
+    def apply(self, tx: Tx) -> None:
+        tx.execute("DELETE FROM call_sessions WHERE function_uid = $1", (self._function_uid,))
+        tx.execute("DELETE FROM function_load WHERE function_uid = $1", (self._function_uid,))
+
+
+def _running(tx: Tx, uid: str, attempt: AttemptRow) -> CallRow | None:
+    row = CallBook.of(tx).present(uid, None)
+    held = row is not None and row.state is CallState.RUNNING
+    return row if held and row is not None and (row.attempt, row.epoch) == (attempt.uid, attempt.epoch) else None

@@ -1,0 +1,216 @@
+"""The bookkeeping rows of calls and workers, and the queries that load them into a batch.
+
+A call has one row from its creation until its workflow has been told its end: what the queue, the claims and the
+controllers look at, kept apart from the object so that a document is parsed only when it changes. The row and the
+object always move in one transaction. `calls/book.py` keeps the rows of a batch and writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import orjson
+
+from controlplane.store.contract import Key, Loader
+
+
+class CallState(StrEnum):
+    """What may happen to a call next."""
+
+    QUEUED = "queued"
+    """A worker may claim it."""
+    RUNNING = "running"
+    """The worker in (attempt, epoch) holds it."""
+    DECIDING = "deciding"
+    """A dispatch ended without ending the call, and its workflow does not know yet."""
+    WAITING = "waiting"
+    """Its workflow knows and will offer it again, after a backoff for instance."""
+    DONE = "done"
+    """It ended; the row stays until its workflow knows."""
+
+
+PENDING_STATES = frozenset({CallState.DECIDING, CallState.WAITING})
+
+PRIORITY_REOFFERED = 0
+PRIORITY_NEW = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallRow:
+    """One row of `calls`."""
+
+    uid: str
+    org: str
+    project: str
+    name: str
+    function: str
+    function_uid: str
+    session: str
+    state: CallState
+    priority: int
+    seq: int
+    attempt: str | None = None
+    epoch: int | None = None
+    concurrency: int | None = None
+    """Of the worker it was last given to: its places share the worker's price."""
+    deadline: datetime | None = None
+    started_at: datetime | None = None
+    dispatches: int = 0
+    retries: int = 0
+    recoveries: int = 0
+    charge_micro_usd: int = 0
+    has_workflow: bool = False
+    task_token: bytes | None = None
+    outcome: dict[str, Any] | None = None
+    cancel_requested_at: datetime | None = None
+    created_at: datetime
+    updated_at: datetime
+
+    @property
+    def key(self) -> Key:
+        """The address of the call's object."""
+        return Key("FunctionCall", self.org, self.project, self.name)
+
+    @property
+    def function_key(self) -> Key:
+        """The address of its Function."""
+        return Key("Function", self.org, self.project, self.function)
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether a cancel was asked for while it ran."""
+        return self.cancel_requested_at is not None
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any], prefix: str = "") -> CallRow:
+        """The row from a query's record whose columns start with `prefix`."""
+        values = {name: record[prefix + name] for name in _CALL_COLUMNS}
+        values["state"] = CallState(values["state"])
+        values["outcome"] = cls.outcome_of(values)
+        return cls(**values)
+
+    @staticmethod
+    def outcome_of(record: Any) -> dict[str, Any] | None:  # noqa: ANN401 - a driver row or a dict
+        """The `outcome` column of a record, which the driver gives as text."""
+        return None if record["outcome"] is None else orjson.loads(record["outcome"])
+
+    def to_json(self) -> dict[str, Any]:
+        """The row as `json_populate_recordset` reads it."""
+        values = {name: getattr(self, name) for name in _CALL_COLUMNS}
+        values["task_token"] = None if self.task_token is None else f"\\x{self.task_token.hex()}"
+        return values
+
+
+_CALL_COLUMNS = tuple(CallRow.__dataclass_fields__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttemptRow:
+    """The columns of `attempts` that claims need: one worker, from its creation to the end of its process."""
+
+    uid: str
+    org: str
+    project: str
+    function: str
+    function_uid: str
+    epoch: int
+    concurrency: int
+    claim_seq: int
+    """Counts its claims; a long poll left over from an earlier claim is recognised by it."""
+    last_claim_at: datetime | None
+    ready_at: datetime | None
+    finished_at: datetime | None
+    draining: bool
+
+    @property
+    def key(self) -> Key:
+        """The address of the worker's Attempt object, which is named by its uid."""
+        return Key("Attempt", self.org, self.project, self.uid)
+
+    @property
+    def function_key(self) -> Key:
+        """The address of the Function it serves."""
+        return Key("Function", self.org, self.project, self.function)
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any], prefix: str = "") -> AttemptRow:
+        """The row from a query's record whose columns start with `prefix`."""
+        return cls(**{name: record[prefix + name] for name in _ATTEMPT_COLUMNS})
+
+
+_ATTEMPT_COLUMNS = tuple(AttemptRow.__dataclass_fields__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallRef:
+    """A call as workflows and controllers name it: enough to read its row and its object."""
+
+    uid: str
+    org: str
+    project: str
+    name: str
+
+    @property
+    def key(self) -> Key:
+        """The address of the call's object."""
+        return Key("FunctionCall", self.org, self.project, self.name)
+
+    @classmethod
+    def from_record(cls, record: Any) -> CallRef:  # noqa: ANN401 - a driver row
+        """The reference from a record with its four columns."""
+        return cls(uid=record["uid"], org=record["org"], project=record["project"], name=record["name"])
+
+
+def _prefixed(alias: str, names: tuple[str, ...], prefix: str) -> str:
+    return ", ".join(f"{alias}.{name} AS {prefix}{name}" for name in names)
+
+
+CALL_BY_UID = Loader("call by uid", "SELECT c.uid AS key, c.* FROM calls c WHERE c.uid = ANY($1::text[])")
+
+CALL_BY_KEY = Loader(
+    # Through the objects' primary key: rows of calls that ended may share a name with the present object.
+    "call by key",
+    """SELECT k.key, c.*
+    FROM unnest($1::text[]) AS k(key)
+    JOIN objects o ON o.kind = 'FunctionCall' AND o.org = split_part(k.key, '/', 1) COLLATE "C"
+        AND o.project = split_part(k.key, '/', 2) COLLATE "C" AND o.name = split_part(k.key, '/', 3) COLLATE "C"
+    JOIN calls c ON c.uid = o.uid""",
+)
+
+CLAIMANT = Loader(
+    "attempt with the calls it holds",
+    """SELECT a.uid AS key, $attempt, $call
+    FROM attempts a LEFT JOIN calls c ON c.attempt = a.uid AND c.state = 'running'
+    WHERE a.uid = ANY($1::text[])""".replace("$attempt", _prefixed("a", _ATTEMPT_COLUMNS, "attempt_")).replace(
+        "$call", _prefixed("c", _CALL_COLUMNS, "call_")
+    ),
+)
+
+OPEN_CALLS_PER_READ = 500
+
+OPEN_CALLS = Loader(
+    "open calls of a function",
+    """SELECT c.function_uid AS key, c.*
+    FROM unnest($1::text[]) AS f(key)
+    CROSS JOIN LATERAL (
+        SELECT * FROM calls WHERE function_uid = f.key AND state <> 'done' LIMIT $limit
+    ) AS c""".replace("$limit", str(OPEN_CALLS_PER_READ)),
+)
+
+
+def key_argument(key: Key) -> str:
+    """The argument of `CALL_BY_KEY`; the slash is in no organisation, project or name."""
+    return f"{key.org}/{key.project}/{key.name}"
+
+
+def claimant_rows(records: list[Mapping[str, Any]]) -> tuple[AttemptRow | None, list[CallRow]]:
+    """The attempt and its running calls from the records of `CLAIMANT`; None when there is no such attempt."""
+    if not records:
+        return None, []
+    attempt = AttemptRow.from_record(records[0], "attempt_")
+    held = [CallRow.from_record(record, "call_") for record in records if record["call_uid"] is not None]
+    return attempt, held

@@ -1,0 +1,177 @@
+"""Legal phase changes of a FunctionCall, and the status each of them writes.
+
+A transition takes a document and returns a changed copy: phase, reason, message, times and conditions move
+together, so no caller sets one and forgets another. `EDGES` is the whole table; an edge that is not in it is a bug
+and fails an assertion. Rows of the `calls` table move beside the document in `calls/outcomes.py`,
+`calls/dispatcher.py` and `calls/hooks.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from controlplane.calls.decide import Finish
+from controlplane.clock import format_time
+from controlplane.machinery.quantities import format_money
+from controlplane.store.contract import Document
+
+
+class Phase(StrEnum):
+    """The phases of a FunctionCall; the protocol's words."""
+
+    QUEUED = "Queued"
+    RUNNING = "Running"
+    RECOVERING = "Recovering"
+    CANCELLING = "Cancelling"
+    CANCELLED = "Cancelled"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+TERMINAL = frozenset({Phase.CANCELLED, Phase.SUCCEEDED, Phase.FAILED})
+
+EDGES: Mapping[Phase, frozenset[Phase]] = {
+    Phase.QUEUED: frozenset({Phase.QUEUED, Phase.RUNNING, Phase.CANCELLED, Phase.FAILED}),
+    Phase.RUNNING: frozenset({Phase.QUEUED, Phase.RECOVERING, Phase.CANCELLING, *TERMINAL}),
+    Phase.RECOVERING: frozenset({Phase.RECOVERING, Phase.RUNNING, Phase.CANCELLED, Phase.FAILED}),
+    Phase.CANCELLING: frozenset({Phase.CANCELLED}),
+    Phase.CANCELLED: frozenset(),
+    Phase.SUCCEEDED: frozenset(),
+    Phase.FAILED: frozenset(),
+}
+"""From each phase to its successors. A message may change within Queued (a retry is scheduled, then offered) and
+within Recovering. Nothing runs in Queued and Recovering, so a cancel ends them without Cancelling."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How a call ends: what was decided and what the worker delivered for it."""
+
+    finish: Finish
+    result: Mapping[str, Any] | None = None
+    error: Mapping[str, str] | None = None
+
+
+def phase_of(document: Document) -> Phase:
+    """The phase a stored call is in."""
+    return Phase(document["status"]["phase"])
+
+
+def is_terminal(document: Document) -> bool:
+    """Whether the call has ended; nothing changes its status any more."""
+    return phase_of(document) in TERMINAL
+
+
+def claimed(document: Document, now: datetime, *, attempt: str, epoch: int) -> Document:
+    """Running on the worker of `attempt`."""
+    changes = {"startTime": format_time(now), "worker": {"attempt": attempt, "epoch": epoch}}
+    return _moved(document, Phase.RUNNING, now, "", "running on a worker", ("True", "Claimed"), changes)
+
+
+def returned_to_queue(document: Document, now: datetime) -> Document:
+    """Back where it was before a dispatch that never reached its worker: counts nothing, costs nothing."""
+    kept = {name: value for name, value in document["status"].items() if name not in ("worker", "startTime")}
+    message = "the worker did not receive the call; waiting for a worker"
+    return _moved({**document, "status": kept}, Phase.QUEUED, now, "", message, ("False", "Queued"), {})
+
+
+def retry_scheduled(document: Document, now: datetime, *, retries: int, message: str, cost_micro_usd: int) -> Document:
+    """Queued until its workflow offers it again, after the function raised."""
+    changes = {"retries": retries, "costUSD": format_money(cost_micro_usd)}
+    return _moved(document, Phase.QUEUED, now, "", message, ("False", "RetryScheduled"), changes)
+
+
+def recovering(document: Document, now: datetime, *, recoveries: int, message: str, cost_micro_usd: int) -> Document:
+    """Recovering until its workflow offers it again, after its worker was lost."""
+    changes = {"recoveries": recoveries, "costUSD": format_money(cost_micro_usd)}
+    return _moved(document, Phase.RECOVERING, now, "", message, ("False", "Recovering"), changes)
+
+
+def offered(document: Document, now: datetime) -> Document:
+    """Claimable again: still Queued or Recovering, and the message says what it waits for."""
+    status = document["status"]
+    if phase_of(document) is Phase.RECOVERING:
+        message, reason = f"waiting for a worker (recovery {status['recoveries']})", "Recovering"
+    else:
+        message, reason = f"waiting for a worker (retry {status['retries']})", "Queued"
+    return _moved(document, phase_of(document), now, "", message, ("False", reason), {})
+
+
+def cancelling(document: Document, now: datetime) -> Document:
+    """Running, and its worker will be told to stop it."""
+    return _moved(document, Phase.CANCELLING, now, "", "waiting for the worker to stop the call", None, {})
+
+
+def ended(document: Document, now: datetime, ending: Ending, cost_micro_usd: int) -> Document:
+    """In the last phase, with what it delivered and what it cost in all."""
+    changes: dict[str, Any] = {"completionTime": format_time(now), "costUSD": format_money(cost_micro_usd)}
+    finish = ending.finish
+    message = finish.message
+    if finish.phase == Phase.SUCCEEDED and ending.result is not None:
+        changes["result"] = dict(ending.result)
+    if finish.reason == "RemoteError" and ending.error is not None:
+        changes["error"] = dict(ending.error)
+        message = described(ending.error)
+    scheduled = ("False", finish.reason) if phase_of(document) in (Phase.QUEUED, Phase.RECOVERING) else None
+    return _moved(document, Phase(finish.phase), now, finish.reason, message, scheduled, changes)
+
+
+def described(error: Mapping[str, str]) -> str:
+    """`TypeName: message`, the line `describe` shows for an exception."""
+    name, message = error["type"], error["message"]
+    return f"{name}: {message}" if message else name
+
+
+def _moved(
+    document: Document,
+    phase: Phase,
+    now: datetime,
+    reason: str,
+    message: str,
+    scheduled: tuple[str, str] | None,
+    changes: Mapping[str, Any],
+) -> Document:
+    """A copy in `phase`; `reason` and `message` are absent when empty, since unset fields are absent on the wire."""
+    before = phase_of(document)
+    assert phase in EDGES[before], f"{document['metadata'].get('name')}: {before} to {phase} is no transition"
+    status = {name: value for name, value in document["status"].items() if name not in ("reason", "message")}
+    status.update(changes)
+    status["phase"] = str(phase)
+    if reason:
+        status["reason"] = reason
+    if message:
+        status["message"] = message
+    if scheduled is not None:
+        status["conditions"] = _with_scheduled(status.get("conditions", ()), now, *scheduled)
+    return {**document, "status": status}
+
+
+def _with_scheduled(
+    conditions: Sequence[dict[str, Any]], now: datetime, value: str, reason: str
+) -> list[dict[str, Any]]:
+    """The conditions with Scheduled set; its transition time moves only with its value."""
+    kept = [condition for condition in conditions if condition["type"] != "Scheduled"]
+    old = next((condition for condition in conditions if condition["type"] == "Scheduled"), None)
+    unchanged = old is not None and old["status"] == value
+    moved = old["lastTransitionTime"] if old is not None and unchanged else format_time(now)
+    message = _SCHEDULED_MESSAGES.get(reason, "the call ended before a worker took it")
+    scheduled = {
+        "type": "Scheduled",
+        "status": value,
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": moved,
+    }
+    return [scheduled, *kept]
+
+
+_SCHEDULED_MESSAGES = {
+    "Claimed": "a worker runs the call",
+    "Queued": "the call waits for a worker",
+    "RetryScheduled": "the call waits for its next retry",
+    "Recovering": "the call waits for a worker after the last one was lost",
+}

@@ -1,0 +1,35 @@
+"""What running costs: whole worker-seconds times a rate, rounded once.
+
+The only rounding of money in the project is `call_charge_micro_usd`. Amounts are integer micro-USD, durations whole
+seconds taken from one pair of server times. `calls/outcomes.py` charges every dispatch with it, in the transaction
+that records how the dispatch ended.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+_MICROSECOND = timedelta(microseconds=1)
+_SECONDS_PER_HOUR = 3_600
+
+
+def worker_seconds(started_at: datetime, ended_at: datetime) -> int:
+    """Whole seconds a dispatch is charged for: begun seconds count, and a call that ran counts at least one.
+
+    A clock that was set back between the two gives one second, never a negative amount.
+    """
+    microseconds = (ended_at - started_at) // _MICROSECOND
+    return max(1, -(-microseconds // 1_000_000))
+
+
+def call_charge_micro_usd(seconds: int, rate_micro_usd_per_hour: int, target_concurrency: int) -> int:
+    """The charge in micro-USD for `seconds` of one of `target_concurrency` places on a worker, rounded up once.
+
+    Raises ValueError for a negative duration or rate and for a concurrency below one.
+    Source: API reference, FunctionCall `status.costUSD`.
+    """
+    if seconds < 0 or rate_micro_usd_per_hour < 0 or target_concurrency < 1:
+        raise ValueError(
+            f"cannot price {seconds} s at {rate_micro_usd_per_hour} micro-USD an hour shared by {target_concurrency}"
+        )
+    return -(-(seconds * rate_micro_usd_per_hour) // (_SECONDS_PER_HOUR * target_concurrency))
