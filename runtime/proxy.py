@@ -40,9 +40,9 @@ _DROPPED = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimEvents:
-    """What the supervisor wants to know: the first claim, and an accepted claim that said `draining`."""
+    """What the supervisor wants to know: each claim that came, and an accepted one that said `draining`."""
 
-    first: Callable[[], None]
+    claimed: Callable[[], None]
     final: Callable[[], None]
 
 
@@ -56,7 +56,6 @@ class AttemptProxy:
         self.draining = False
         self._clients: set[Client] = set()
         self._server: asyncio.Server | None = None
-        self._claimed = False
 
     async def listen(self, directory: Path, owner: int | None) -> None:
         """Listen on `directory/api.sock`, for `owner` (a uid) only; for this process's own user when None."""
@@ -86,12 +85,6 @@ class AttemptProxy:
     def dismiss(self, client: Client) -> None:
         """Forget a connection that has ended."""
         self._clients.discard(client)
-
-    def note_claim(self) -> None:
-        """A claim has been received in full."""
-        if not self._claimed:
-            self._claimed = True
-            self.events.first()
 
 
 class Client(asyncio.Protocol):
@@ -221,7 +214,7 @@ class Client(asyncio.Protocol):
         if self._chunked:
             self._send(b"0\r\n\r\n")
         if self._claim is not None:
-            self._proxy.note_claim()
+            self._proxy.events.claimed()
             if self._proxy.draining:
                 asyncio.get_running_loop().call_later(RELEASE_AGAIN_SECONDS, self.release_claim)
 

@@ -1,0 +1,151 @@
+"""What all workers of one node share: the sandbox's tools, environments, control groups, connections to the API.
+
+A node opens its `Host` once, before it takes work. Opening proves that this host can confine a worker, and clears
+away what a node that was killed could not. `supervisor.py` then runs each attempt on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from runtime import sandbox
+from runtime.cgroups import Cgroups, Limits, open_cgroups
+from runtime.environments import Environment, Environments, Progress
+from runtime.logs import LogLimits
+from runtime.pythons import PythonLocator, find_uv
+from runtime.sandbox import Tools
+from runtime.uids import FIRST_UID
+from runtime.upstream import ApiPool
+
+LOCK_FILE = Path(__file__).with_name("worker-requirements.lock")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostLimits:
+    """Bounds of every worker of this node. None leaves memory to the kernel's own judgement."""
+
+    scratch_bytes_max: int
+    pids_max: int
+    worker_memory_bytes_max: int | None
+    all_memory_bytes_max: int | None
+    start_seconds_max: float
+    exit_seconds_max: float
+    silence_seconds_max: float
+    logs: LogLimits
+
+
+class HostInUseError(Exception):
+    """Another node process works in the same folder."""
+
+
+class Host:
+    """One node's share of this host. Open it with `open_host`."""
+
+    def __init__(
+        self,
+        *,
+        directory: Path,
+        tools: Tools,
+        locator: PythonLocator,
+        environments: Environments,
+        cgroups: Cgroups,
+        api: ApiPool,
+        limits: HostLimits,
+        lock: int,
+    ) -> None:
+        self.tools = tools
+        self.cgroups = cgroups
+        self.api = api
+        self.limits = limits
+        self.own_uids = os.geteuid() == 0
+        self._attempts = directory / "attempts"
+        self._locator = locator
+        self._environments = environments
+        self._lock = lock
+
+    async def environment(self, minor: str, progress: Progress) -> Environment:
+        """The environment for a Python minor such as `3.12`, built if need be.
+
+        Raises PythonMissingError or EnvironmentFailedError.
+        """
+        interpreter = await asyncio.to_thread(self._locator.locate, minor)
+        return await self._environments.ensure(interpreter, progress)
+
+    def attempt_directory(self, attempt: str) -> Path:
+        """A fresh private folder for one attempt."""
+        if "/" in attempt or attempt.startswith("."):
+            raise ValueError(f"{attempt!r} cannot be an attempt's uid")
+        directory = self._attempts / attempt
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(mode=0o700)
+        return directory
+
+    def remove_directory(self, attempt: str) -> None:
+        """Delete the folder of an attempt that is over."""
+        shutil.rmtree(self._attempts / attempt, ignore_errors=True)
+
+    def leftovers(self) -> list[Path]:
+        """Folders of attempts that a previous node process was running when it died; their processes died with it."""
+        return sorted(entry for entry in self._attempts.iterdir() if entry.is_dir())
+
+    def close(self) -> None:
+        """Give everything back; no worker may be left."""
+        self.api.close()
+        self.cgroups.close()
+        os.close(self._lock)
+
+
+async def open_host(
+    *, directory: Path, environments: Path, api_url: str, environ: Mapping[str, str], limits: HostLimits
+) -> Host:
+    """Take `directory` for this node process and make the host ready.
+
+    Raises SandboxUnavailableError when this host cannot confine workers, HostInUseError when another node has the
+    folder.
+    """
+    (directory / "attempts").mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = _take(directory / "node.lock")
+    try:
+        tools = sandbox.find_tools(environ)
+        await asyncio.to_thread(sandbox.check, tools, FIRST_UID if os.geteuid() == 0 else None)
+        cgroups = open_cgroups(_instance(directory))
+        cgroups.reap()
+        cgroups.limit_all(Limits(memory_bytes_max=limits.all_memory_bytes_max))
+        uv = find_uv(environ)
+        return Host(
+            directory=directory,
+            tools=tools,
+            locator=PythonLocator(environ, uv),
+            environments=Environments(directory=environments, lock_file=LOCK_FILE, uv=uv, environ=environ),
+            cgroups=cgroups,
+            api=ApiPool(api_url),
+            limits=limits,
+            lock=lock,
+        )
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.close(lock)
+        raise
+
+
+def _instance(directory: Path) -> str:
+    """A name for this node on its host: two servers have folders of their own, so their groups never mix."""
+    return hashlib.sha256(str(directory.resolve()).encode()).hexdigest()[:12]
+
+
+def _take(path: Path) -> int:
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise HostInUseError(f"another node process is using {path.parent}: give each its own data folder") from error
+    return descriptor

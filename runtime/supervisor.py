@@ -1,0 +1,270 @@
+"""One worker from its environment to its end.
+
+`run` prepares the environment, opens the attempt's socket, starts the public worker in a sandbox, collects its log,
+and waits. Others may meanwhile ask it to drain or kill it; timers do so when the worker does not come up, does not
+leave after its final claim, or falls silent while draining. Whatever happens, `run` returns a report and leaves
+nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from runtime import sandbox
+from runtime.cgroups import Cgroup, Limits
+from runtime.environments import Environment, EnvironmentFailedError
+from runtime.host import Host
+from runtime.logs import LogCollector, Sink
+from runtime.process import Command, Ending, SandboxProcess
+from runtime.proxy import AttemptProxy, ClaimEvents
+from runtime.pythons import PythonMissingError
+from runtime.sandbox import SandboxSpec, SandboxUnavailableError
+from runtime.uids import UidLease, lease_uid
+from runtime.variables import WorkerIdentity, worker_variables
+
+RELEASE_SECONDS = 0.3
+"""Between SIGTERM and the answer to a held claim: the worker must have seen the signal first, or it polls again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerPlan:
+    """What to run: whose calls, on which Python, with which credential and variables."""
+
+    identity: WorkerIdentity
+    python: str
+    token: str
+    variables: Sequence[tuple[str, str]] = ()
+    directory: str | None = None
+    memory_bytes_max: int | None = None
+
+
+class Phase(Enum):
+    """How far a worker has come, as its node sees it."""
+
+    PREPARING = "Preparing"
+    STARTING = "Starting"
+    READY = "Ready"
+    DRAINING = "Draining"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerReport:
+    """What became of one worker.
+
+    `ending` is None when no process came to be. `problem` says in a sentence why there was none, or why the node
+    killed it; None when it left by itself. `asked` tells that a drain had been asked for, `ready` that it had claimed
+    at least once.
+    """
+
+    ending: Ending | None
+    problem: str | None
+    asked: bool
+    ready: bool
+    out_of_memory: bool
+
+
+class WorkerSupervisor:
+    """Runs one attempt, once."""
+
+    def __init__(self, host: Host, plan: WorkerPlan, sink: Sink, notify: Callable[[Phase], None]) -> None:
+        self._host = host
+        self._plan = plan
+        self._sink = sink
+        self._notify = notify
+        self._preparation: asyncio.Task[Environment] | None = None
+        self._process: SandboxProcess | None = None
+        self._proxy: AttemptProxy | None = None
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._asked = False
+        self._ready = False
+        self._over = False
+        self._problem: str | None = None
+
+    async def run(self, directory: Path) -> WorkerReport:
+        """Run the worker until nothing of it is left; `directory` is a private folder, the caller's to delete."""
+        self._notify(Phase.PREPARING)
+        logs = LogCollector(self._sink, self._host.limits.logs)
+        ending: Ending | None = None
+        out_of_memory = False
+        try:
+            environment = await self._prepare(logs)
+            async with contextlib.AsyncExitStack() as stack:
+                cgroup = await self._start(environment, directory, logs, stack)
+                ending = await self._wait()
+                out_of_memory = cgroup.out_of_memory_kills() > 0
+        except (PythonMissingError, EnvironmentFailedError, SandboxUnavailableError, _StoppedError) as error:
+            self._problem = str(error)
+            logs.note(self._problem)
+        finally:
+            self._over = True
+            self._cancel_timers()
+            await logs.close()
+        return WorkerReport(
+            ending=ending, problem=self._problem, asked=self._asked, ready=self._ready, out_of_memory=out_of_memory
+        )
+
+    def drain(self, seconds_max: float | None) -> None:
+        """Ask the worker to take no more calls, finish those it has and leave; SIGKILL after `seconds_max`, if given.
+
+        Without a bound it may take as long as its calls do, provided that it keeps claiming. Repeats only shorten it.
+        """
+        if seconds_max is not None and not self._over:
+            self._set_timer("window", seconds_max, f"it had not left {seconds_max:g} s after it was asked to")
+        if self._asked or self._over:
+            return
+        self._asked = True
+        if self._process is None:
+            if self._preparation is not None:
+                self._preparation.cancel()
+            return
+        self._begin_drain()
+
+    def kill(self, reason: str) -> None:
+        """End the worker now, calls and all; `reason` completes the sentence "the node killed the worker: …"."""
+        if self._over:
+            return
+        self._problem = self._problem or f"the node killed the worker: {reason}"
+        if self._process is not None:
+            self._process.kill()
+        else:
+            self.drain(None)
+
+    async def _wait(self) -> Ending:
+        assert self._process is not None
+        try:
+            return await self._process.wait()
+        except BaseException:
+            # We are being torn down: the worker goes first.
+            self._process.kill()
+            await self._process.wait()
+            raise
+
+    async def _prepare(self, logs: LogCollector) -> Environment:
+        """The worker's environment; a drain meanwhile raises _StoppedError."""
+        if self._asked:
+            raise _StoppedError
+        self._preparation = asyncio.create_task(self._host.environment(self._plan.python, logs.note))
+        try:
+            return await self._preparation
+        except asyncio.CancelledError:
+            if not self._asked or not self._preparation.cancelled():
+                self._preparation.cancel()
+                raise
+            raise _StoppedError from None
+
+    async def _start(
+        self, environment: Environment, directory: Path, logs: LogCollector, stack: contextlib.AsyncExitStack
+    ) -> Cgroup:
+        """Open everything the worker needs, on `stack`, and start it."""
+        identity = self._plan.identity
+        lease = lease_uid() if self._host.own_uids else None
+        if lease is not None:
+            stack.callback(lease.release)
+        run_directory = directory / "run"
+        run_directory.mkdir(mode=0o755)
+        self._proxy = AttemptProxy(
+            self._host.api, self._plan.token, ClaimEvents(claimed=self._on_claim, final=self._on_final_claim)
+        )
+        await self._proxy.listen(run_directory, lease.uid if lease else None)
+        stack.callback(self._proxy.close)
+        limits = self._host.limits
+        cgroup = self._host.cgroups.create(
+            identity.attempt,
+            Limits(
+                memory_bytes_max=self._plan.memory_bytes_max or limits.worker_memory_bytes_max,
+                pids_max=limits.pids_max,
+            ),
+        )
+        stack.callback(cgroup.remove)
+        variables, refused = worker_variables(identity, self._plan.variables)
+        for name in refused:
+            logs.note(f"the variable {name!r} was not set: names that begin with NODUS_ are the server's own")
+        self._notify(Phase.STARTING)
+        self._process = await SandboxProcess.start(
+            self._sandbox(environment, run_directory, lease), self._command(variables), self._host.tools, cgroup
+        )
+        logs.read(self._process.stdout, "stdout")
+        logs.read(self._process.stderr, "stderr")
+        seconds = limits.start_seconds_max
+        self._set_timer("start", seconds, f"it had not claimed within {seconds:g} s of its start")
+        if self._problem is not None:
+            self._process.kill()
+        elif self._asked:
+            self._begin_drain()
+        return cgroup
+
+    def _sandbox(self, environment: Environment, run_directory: Path, lease: UidLease | None) -> SandboxSpec:
+        read_only = [(environment.path, sandbox.ENVIRONMENT), (run_directory, sandbox.RUN)]
+        prefix = environment.interpreter.prefix
+        if not prefix.is_relative_to("/usr"):
+            read_only.append((prefix, prefix))
+        return SandboxSpec(
+            uid=lease.uid if lease else None,
+            read_only=read_only,
+            scratch_bytes_max=self._host.limits.scratch_bytes_max,
+        )
+
+    def _command(self, variables: dict[str, str]) -> Command:
+        python = sandbox.ENVIRONMENT / "bin" / "python"
+        return Command(
+            python=python,
+            arguments=[str(python), "-m", "nodus._worker"],
+            environment=variables,
+            directory=str(sandbox.WORKSPACE / (self._plan.directory or "")),
+        )
+
+    # What happens to a running worker.
+
+    def _begin_drain(self) -> None:
+        assert self._process is not None
+        self._notify(Phase.DRAINING)
+        self._process.terminate()
+        loop = asyncio.get_running_loop()
+        self._timers["release"] = loop.call_later(RELEASE_SECONDS, self._release)
+        self._expect_claims()
+
+    def _release(self) -> None:
+        if self._proxy is not None:
+            self._proxy.release_claims()
+
+    def _on_claim(self) -> None:
+        if not self._ready:
+            self._ready = True
+            self._drop_timer("start")
+            if not self._asked:
+                self._notify(Phase.READY)
+        if self._asked:
+            self._expect_claims()
+
+    def _on_final_claim(self) -> None:
+        """The worker has nothing left to run; exit hooks and stuck threads get a bounded time."""
+        seconds = self._host.limits.exit_seconds_max
+        self._set_timer("exit", seconds, f"it had not left {seconds:g} s after its final claim")
+
+    def _expect_claims(self) -> None:
+        """A draining worker that claims is finishing its calls; one that does not is stuck, or the API has lost it."""
+        seconds = self._host.limits.silence_seconds_max
+        self._set_timer("silence", seconds, f"it was asked to leave and then silent for {seconds:g} s")
+
+    def _set_timer(self, name: str, seconds: float, reason: str) -> None:
+        self._drop_timer(name)
+        self._timers[name] = asyncio.get_running_loop().call_later(seconds, self.kill, reason)
+
+    def _drop_timer(self, name: str) -> None:
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _cancel_timers(self) -> None:
+        for name in list(self._timers):
+            self._drop_timer(name)
+
+
+class _StoppedError(Exception):
+    def __str__(self) -> str:
+        return "the worker was asked to leave before it had started"

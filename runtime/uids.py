@@ -1,0 +1,44 @@
+"""A user id of its own for every worker, when the server is root.
+
+The kernel lets processes of one uid signal, trace and read each other; sandboxes already hide them from one another,
+and distinct uids hold even where that failed. Ids are leased through file locks in one folder of the host, so that
+two servers on it never use the same, and a server that dies gives all of its back.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+FIRST_UID = 200_000
+"""Above what distributions give to people and services, below the ranges of containers' subordinate ids."""
+UIDS_MAX = 4_096
+LEASE_FOLDER = Path("/run/nodus-server/uids")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UidLease:
+    """A uid that is ours until `release`."""
+
+    uid: int
+    descriptor: int
+
+    def release(self) -> None:
+        """Give the uid back; only when no process has it any more."""
+        os.close(self.descriptor)
+
+
+def lease_uid(folder: Path = LEASE_FOLDER) -> UidLease:
+    """The lowest free uid of the range; RuntimeError when a host runs more workers than there are."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for uid in range(FIRST_UID, FIRST_UID + UIDS_MAX):
+        descriptor = os.open(folder / str(uid), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            continue
+        return UidLease(uid=uid, descriptor=descriptor)
+    raise RuntimeError(f"all {UIDS_MAX} user ids for workers are in use on this host")
