@@ -61,6 +61,8 @@ NOT_STARTED = "NotStarted"
 NODE_RESTARTED = "NodeRestarted"
 """The node process died and took the worker along. Its next start completes the activity by the task token it had kept
 on disk, because the calls of that worker would otherwise hang until the heartbeat timeout."""
+NODE_LOST = "NodeLost"
+"""Said by the workflow, never by a node: no heartbeat came, or no node took the attempt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,3 +78,42 @@ class WorkerExit:
     signal: int | None = None
     message: str = ""
     ran_seconds: float = 0.0
+
+
+SETTLE_ATTEMPT = "settle_attempt"
+"""Activity on the control queue: write what became of an attempt and give its calls back. Input `SettleAttemptInput`;
+idempotent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettleAttemptInput:
+    """Which attempt ended and how."""
+
+    attempt_uid: str
+    org: str
+    project: str
+    epoch: int
+    exit: WorkerExit
+
+
+WORKER_ATTEMPT_WORKFLOW = "WorkerAttemptWorkflow"
+DRAIN_SIGNAL = "drain"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerAttemptInput:
+    """Input of an attempt's workflow: which attempt, and the node that was chosen for it."""
+
+    attempt_uid: str
+    org: str
+    project: str
+    epoch: int
+    node: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainRequest:
+    """Signal to an attempt's workflow: why the worker should go; `kill` does not wait for what still runs on it."""
+
+    reason: str
+    kill: bool = False

@@ -49,6 +49,8 @@ DYNAMIC_CONFIG: Mapping[str, str] = MappingProxyType(
         "history.transferProcessorMaxPollHostRPS": "5000",
         "history.timerProcessorMaxPollRPS": "2000",
         "history.timerProcessorMaxPollHostRPS": "5000",
+        # Timers of less than a second would otherwise take one: the margin for clocks of several hosts.
+        "history.timerProcessorMaxTimeShift": '"50ms"',
     }
 )
 

@@ -1,0 +1,244 @@
+"""The stories whose histories are recorded: one for each way through a workflow.
+
+`tools/record_histories.py` plays them against a real server and keeps their histories; `test_replay.py` replays those
+with today's code. Each story starts one workflow on the given queue and returns when it has closed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from temporalio.client import Client, WorkflowHandle
+from temporalio.exceptions import ApplicationError
+from temporalio.worker import Worker
+
+from activities.controller_contract import ControllerInput, ControllerName
+from activities.run_call_contract import CallReference, FunctionCallInput
+from activities.run_worker_contract import EXITED, DrainRequest, WorkerAttemptInput, WorkerExit, node_task_queue
+from controlplane.calls.decide import Cause
+from tests.fixtures.eventually import eventually
+from tests.fixtures.scripted import (
+    CRASHED,
+    HANG,
+    ScriptedCall,
+    ScriptedController,
+    ScriptedWorker,
+    SilentWorker,
+    ended,
+    undecided,
+)
+from workers.sandbox import fenced_runner
+from workflows.canary import CanaryWorkflow
+from workflows.controller import ControllerWorkflow
+from workflows.function_call import FunctionCallWorkflow
+from workflows.registry import WORKFLOWS
+from workflows.worker_attempt import WorkerAttemptWorkflow
+
+Handle = WorkflowHandle[Any, Any]
+CALL = CallReference(uid="fnc_1", org="default", project="default", name="hello-square-bcdfg")
+
+
+@dataclass(frozen=True)
+class Story:
+    """One way through a workflow."""
+
+    workflow: type
+    name: str
+    play: Callable[[Client, str], Awaitable[Handle]]
+
+
+@asynccontextmanager
+async def control(client: Client, queue: str, activities: Sequence[Callable[..., Any]] = ()) -> AsyncIterator[Worker]:
+    """A worker that runs all workflows in the sandbox, and these activities."""
+    worker = Worker(
+        client,
+        task_queue=queue,
+        workflows=WORKFLOWS,
+        activities=activities,
+        workflow_runner=fenced_runner(),
+        build_id="test",
+    )
+    async with worker:
+        yield worker
+
+
+async def start_call(client: Client, queue: str) -> Handle:
+    return await client.start_workflow(
+        FunctionCallWorkflow.run, FunctionCallInput(call=CALL), id=f"call/{uuid.uuid4().hex}", task_queue=queue
+    )
+
+
+async def start_attempt(client: Client, queue: str) -> Handle:
+    start = WorkerAttemptInput(attempt_uid="att-1", org="default", project="default", epoch=1, node=queue)
+    return await client.start_workflow(
+        WorkerAttemptWorkflow.run, start, id=f"attempt/{uuid.uuid4().hex}", task_queue=queue
+    )
+
+
+def node(client: Client, queue: str, worker: ScriptedWorker) -> Worker:
+    """A node process named after the queue."""
+    return Worker(client, task_queue=node_task_queue(queue), activities=worker.node_activities, build_id="test")
+
+
+async def _scripted_call(client: Client, queue: str, call: ScriptedCall) -> Handle:
+    async with control(client, queue, call.activities):
+        handle = await start_call(client, queue)
+        await handle.result()
+        return handle
+
+
+async def _happy(client: Client, queue: str) -> Handle:
+    call = ScriptedCall(HANG)
+    async with control(client, queue, call.activities):
+        handle = await start_call(client, queue)
+        await eventually(lambda: call.tokens)
+        await client.get_async_activity_handle(task_token=call.tokens[0]).complete(ended())
+        await handle.result()
+        return handle
+
+
+async def _ended_before_its_workflow_began(client: Client, queue: str) -> Handle:
+    return await _scripted_call(client, queue, ScriptedCall(ended()))
+
+
+async def _retried(client: Client, queue: str) -> Handle:
+    first = undecided(Cause.RAISED, 1, retries=0, retries_max=2, initial_delay_seconds=0.1)
+    second = undecided(Cause.RAISED, 2, retries=1, retries_max=2, initial_delay_seconds=0.1)
+    return await _scripted_call(client, queue, ScriptedCall(first, second, ended()))
+
+
+async def _lost_its_worker(client: Client, queue: str) -> Handle:
+    return await _scripted_call(client, queue, ScriptedCall(undecided(Cause.LOST, 1), ended()))
+
+
+async def _lost_too_many_workers(client: Client, queue: str) -> Handle:
+    return await _scripted_call(client, queue, ScriptedCall(undecided(Cause.LOST, 4, recoveries=3)))
+
+
+async def _cancelled(client: Client, queue: str) -> Handle:
+    return await _scripted_call(client, queue, ScriptedCall(ended("Cancelled", "Cancelled")))
+
+
+async def _cancelled_while_lost(client: Client, queue: str) -> Handle:
+    return await _scripted_call(client, queue, ScriptedCall(undecided(Cause.LOST, 1, cancel_requested=True)))
+
+
+async def _deadline(client: Client, queue: str) -> Handle:
+    return await _scripted_call(client, queue, ScriptedCall(undecided(Cause.DEADLINE, 1)))
+
+
+async def _activity_failed(client: Client, queue: str) -> Handle:
+    return await _scripted_call(client, queue, ScriptedCall(ApplicationError("no database"), ended()))
+
+
+async def _activity_lost(client: Client, queue: str) -> Handle:
+    call = ScriptedCall(HANG, ended())
+    async with control(client, queue, call.activities):
+        handle = await start_call(client, queue)
+        await eventually(lambda: call.tokens)
+        await handle.signal(FunctionCallWorkflow.reissue)
+        await handle.result()
+        return handle
+
+
+async def _worker_exited(client: Client, queue: str) -> Handle:
+    return await _worker_ended(client, queue, WorkerExit(outcome=EXITED, exit_code=0, ran_seconds=60.0))
+
+
+async def _worker_crashed(client: Client, queue: str) -> Handle:
+    return await _worker_ended(client, queue, CRASHED)
+
+
+async def _worker_ended(client: Client, queue: str, end: WorkerExit) -> Handle:
+    worker = ScriptedWorker()
+    async with control(client, queue, [worker.settle_attempt]), node(client, queue, worker):
+        handle = await start_attempt(client, queue)
+        await worker.started.wait()
+        worker.end(end)
+        await handle.result()
+        return handle
+
+
+async def _drained(client: Client, queue: str) -> Handle:
+    worker = ScriptedWorker()
+    async with control(client, queue, [worker.settle_attempt]), node(client, queue, worker):
+        handle = await start_attempt(client, queue)
+        await worker.started.wait()
+        await handle.signal(WorkerAttemptWorkflow.drain, DrainRequest(reason="Idle"))
+        await handle.result()
+        return handle
+
+
+async def _killed(client: Client, queue: str) -> Handle:
+    worker = ScriptedWorker(obeys_drain=False)
+    async with control(client, queue, [worker.settle_attempt]), node(client, queue, worker):
+        handle = await start_attempt(client, queue)
+        await worker.started.wait()
+        await handle.signal(WorkerAttemptWorkflow.drain, DrainRequest(reason="Idle"))
+        await worker.drained.wait()
+        await handle.signal(WorkerAttemptWorkflow.drain, DrainRequest(reason="DeadlineExceeded", kill=True))
+        await handle.result()
+        return handle
+
+
+async def _no_node(client: Client, queue: str) -> Handle:
+    worker = ScriptedWorker()
+    async with control(client, queue, [worker.settle_attempt]):
+        handle = await start_attempt(client, queue)
+        await handle.result()
+        return handle
+
+
+async def _silent_node(client: Client, queue: str) -> Handle:
+    worker = SilentWorker()
+    async with control(client, queue, [worker.settle_attempt]), node(client, queue, worker):
+        handle = await start_attempt(client, queue)
+        await handle.result()
+        return handle
+
+
+async def _continued(client: Client, queue: str) -> Handle:
+    controller = ScriptedController(rounds=1)
+    async with control(client, queue, [controller.run_controller]):
+        handle = await client.start_workflow(
+            ControllerWorkflow.run,
+            ControllerInput(name=ControllerName.SWEEPER),
+            id=f"controller/{uuid.uuid4().hex}",
+            task_queue=queue,
+        )
+        await eventually(lambda: len(controller.inputs) == 2)
+        await client.get_workflow_handle(handle.id).terminate()
+        return client.get_workflow_handle(handle.id, run_id=handle.first_execution_run_id)
+
+
+async def _answered(client: Client, queue: str) -> Handle:
+    async with control(client, queue):
+        handle = await client.start_workflow(CanaryWorkflow.run, id=f"canary/{uuid.uuid4().hex}", task_queue=queue)
+        await handle.result()
+        return handle
+
+
+STORIES = (
+    Story(FunctionCallWorkflow, "happy", _happy),
+    Story(FunctionCallWorkflow, "ended_before_its_workflow_began", _ended_before_its_workflow_began),
+    Story(FunctionCallWorkflow, "retried", _retried),
+    Story(FunctionCallWorkflow, "lost_its_worker", _lost_its_worker),
+    Story(FunctionCallWorkflow, "lost_too_many_workers", _lost_too_many_workers),
+    Story(FunctionCallWorkflow, "cancelled", _cancelled),
+    Story(FunctionCallWorkflow, "cancelled_while_lost", _cancelled_while_lost),
+    Story(FunctionCallWorkflow, "deadline", _deadline),
+    Story(FunctionCallWorkflow, "activity_failed", _activity_failed),
+    Story(FunctionCallWorkflow, "activity_lost", _activity_lost),
+    Story(WorkerAttemptWorkflow, "exited", _worker_exited),
+    Story(WorkerAttemptWorkflow, "crashed", _worker_crashed),
+    Story(WorkerAttemptWorkflow, "drained", _drained),
+    Story(WorkerAttemptWorkflow, "killed", _killed),
+    Story(WorkerAttemptWorkflow, "no_node", _no_node),
+    Story(WorkerAttemptWorkflow, "silent_node", _silent_node),
+    Story(ControllerWorkflow, "continued", _continued),
+    Story(CanaryWorkflow, "answered", _answered),
+)
