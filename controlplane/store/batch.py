@@ -1,9 +1,9 @@
 """One batch of the writer: the rows it loaded, and everything its mutations want written.
 
-Mutations run one after the other over the same rows. Each one's effects are marked at its start and taken back when
-it raises, so a refused request leaves no trace and consumes no revision. `writer.py` loads and writes; this module
-only decides what a write means: which revision it gets, what the change log will say, and that writing an equal
-document changes nothing.
+Mutations run one after the other over the same rows. Each one's effects are marked at its start and taken back when it
+raises, so a refused request leaves no trace and consumes no revision. `commit.py` loads and writes; this module only
+decides what a write means: which revision it gets, what the change log will say, and that writing an equal document
+changes nothing.
 """
 
 from __future__ import annotations
@@ -17,32 +17,70 @@ import orjson
 
 from controlplane.machinery.kind import Kind
 from controlplane.machinery.meta import select_fields
-from controlplane.store.contract import Change, ChangeType, Document, Key, Loader
-
-JSON_OPTIONS = orjson.OPT_NON_STR_KEYS
+from controlplane.store.contract import Change, ChangeType, Document, Key, Loader, Reads
 
 
-@dataclass(slots=True)
 class Live:
-    """The latest state of one object in this batch."""
+    """The latest state of one object in this batch; its document is decoded when somebody looks."""
 
-    document: Document
-    rv: int
-    create_rv: int
-    uid: str
-    labels: dict[str, str]
-    fields: dict[str, str]
+    __slots__ = ("_document", "create_rv", "fields", "labels", "raw", "rv", "uid")
+
+    def __init__(
+        self,
+        *,
+        raw: bytes | str,
+        document: Document | None = None,
+        rv: int,
+        create_rv: int,
+        uid: str,
+        labels: dict[str, str],
+        fields: dict[str, str],
+    ) -> None:
+        self.raw = raw
+        self.rv = rv
+        self.create_rv = create_rv
+        self.uid = uid
+        self.labels = labels
+        self.fields = fields
+        self._document = document
+
+    @property
+    def document(self) -> Document:
+        """The decoded object, shared by everybody in the batch."""
+        if self._document is None:
+            self._document = orjson.loads(self.raw)
+        return self._document
+
+    def equals(self, offered: Document) -> bool:
+        """Whether `offered` differs from this state in nothing but its revision."""
+        stored = self.document
+        if offered is not stored and not _same(stored, offered):
+            return False
+        # Python holds 1, 1.0 and true for equal; JSON does not, and there they differ in length.
+        metadata = {**offered["metadata"], "resourceVersion": str(self.rv)}
+        size = len(orjson.dumps({**offered, "metadata": metadata}))
+        unchanged = size == (len(self.raw) if isinstance(self.raw, bytes) else len(self.raw.encode()))
+        assert unchanged or offered is not stored, "the document that `get` returned was changed in place: copy it"
+        return unchanged
 
 
 @dataclass(slots=True)
 class Logged:
-    """A change and the revision it follows, as the change log stores it."""
+    """A change, and what the tables hold of it beyond what watchers see."""
 
     change: Change
-    previous_rv: int | None
     create_rv: int
     owners: list[str]
     deleting: bool
+
+
+@dataclass(slots=True)
+class Mark:
+    """Where the batch stood before a mutation."""
+
+    rv: int
+    changes: int
+    statements: int
 
 
 @dataclass
@@ -50,15 +88,16 @@ class Batch:
     """The transaction as mutations see it (`contract.Tx`)."""
 
     now: datetime
-    rv: int
     kinds: Mapping[str, Kind]
     loader: Callable[[Sequence[Key]], Awaitable[None]]
+    rv: int = 0
     live: dict[Key, Live | None] = field(default_factory=dict)
     loaded_rows: dict[tuple[str, Hashable], list[Mapping[str, Any]]] = field(default_factory=dict)
     log: list[Logged] = field(default_factory=list)
     statements: list[tuple[str, Sequence[Any]]] = field(default_factory=list)
     _scratch: dict[str, dict[Any, Any]] = field(default_factory=dict)
     _undo: list[tuple[Key, Live | None]] = field(default_factory=list)
+    _allowed: frozenset[Key] | None = None
 
     # What mutations use.
 
@@ -70,18 +109,22 @@ class Batch:
     def put(self, key: Key, document: Document) -> Document:
         """See `contract.Tx.put`."""
         previous = self._live(key)
-        if previous is not None and _same(previous.document, document):
-            return previous.document
-        self.rv += 1
-        stamped = {**document, "metadata": {**document["metadata"], "resourceVersion": str(self.rv)}}
-        metadata = stamped["metadata"]
+        metadata = document["metadata"]
+        assert metadata["name"] == key.name, f"{metadata['name']} cannot be stored as {key}"
+        if previous is not None:
+            assert metadata["uid"] == previous.uid, f"{key} is {previous.uid}, not {metadata['uid']}: remove it first"
+            if previous.equals(document):
+                return previous.document
+        rv = self.rv + 1
+        stamped = {**document, "metadata": {**metadata, "resourceVersion": str(rv)}}
         live = Live(
+            raw=orjson.dumps(stamped),
             document=stamped,
-            rv=self.rv,
-            create_rv=previous.create_rv if previous else self.rv,
+            rv=rv,
+            create_rv=previous.create_rv if previous else rv,
             uid=metadata["uid"],
             labels=metadata.get("labels") or {},
-            fields=select_fields(self.kinds[key.kind], stamped),
+            fields=_storable(select_fields(self.kinds[key.kind], stamped)),
         )
         self._record(ChangeType.MODIFIED if previous else ChangeType.ADDED, key, live, previous)
         self._set(key, live)
@@ -90,13 +133,14 @@ class Batch:
     def remove(self, key: Key) -> Document:
         """See `contract.Tx.remove`."""
         previous = self._live(key)
-        if previous is None:
-            raise KeyError(key)
-        self.rv += 1
-        metadata = {**previous.document["metadata"], "resourceVersion": str(self.rv)}
+        assert previous is not None, f"{key} cannot be removed: it does not exist"
+        rv = self.rv + 1
+        metadata = {**previous.document["metadata"], "resourceVersion": str(rv)}
+        stamped = {**previous.document, "metadata": metadata}
         last = Live(
-            document={**previous.document, "metadata": metadata},
-            rv=self.rv,
+            raw=orjson.dumps(stamped),
+            document=stamped,
+            rv=rv,
             create_rv=previous.create_rv,
             uid=previous.uid,
             labels=previous.labels,
@@ -104,7 +148,7 @@ class Batch:
         )
         self._record(ChangeType.DELETED, key, last, previous)
         self._set(key, None)
-        return last.document
+        return stamped
 
     def rows(self, loader: Loader, argument: Hashable) -> list[Mapping[str, Any]]:
         """See `contract.Tx.rows`."""
@@ -119,21 +163,29 @@ class Batch:
         return self._scratch.setdefault(name, {})
 
     async def load(self, keys: Sequence[Key]) -> None:
-        """Load more objects, for hooks; keys already known are kept as this batch left them."""
-        await self.loader([key for key in keys if key not in self.live])
+        """See `contract.Tx.load`; keys already known are kept as this batch left them."""
+        missing = [key for key in dict.fromkeys(keys) if key not in self.live]
+        if missing:
+            await self.loader(missing)
 
-    # What the writer uses.
+    # What the committer uses.
 
-    def mark(self) -> tuple[int, int, int]:
-        """The state to return to if the next mutation raises."""
+    def begin(self, reads: Reads) -> Mark:
+        """The state to return to if the next mutation raises; it may use only what it said it reads."""
         self._undo.clear()
-        return self.rv, len(self.log), len(self.statements)
+        self._allowed = frozenset(reads.keys)
+        return Mark(self.rv, len(self.log), len(self.statements))
 
-    def undo(self, mark: tuple[int, int, int]) -> None:
+    def open_to_hooks(self) -> None:
+        """From now on everything that was loaded may be used."""
+        self._undo.clear()
+        self._allowed = None
+
+    def undo(self, mark: Mark) -> None:
         """Take back everything since `mark`."""
-        self.rv = mark[0]
-        del self.log[mark[1] :]
-        del self.statements[mark[2] :]
+        self.rv = mark.rv
+        del self.log[mark.changes :]
+        del self.statements[mark.statements :]
         for key, live in reversed(self._undo):
             self.live[key] = live
         self._undo.clear()
@@ -152,41 +204,38 @@ class Batch:
         return grouped
 
     def _live(self, key: Key) -> Live | None:
-        try:
-            return self.live[key]
-        except KeyError:
-            raise LookupError(f"{key} was not among the reads of this batch") from None
+        # Checked for each mutation, although another may have loaded the key: what works only in company is a bug
+        # that tests would miss.
+        if (self._allowed is not None and key not in self._allowed) or key not in self.live:
+            raise LookupError(f"{key} is not among what this mutation reads")
+        return self.live[key]
 
     def _set(self, key: Key, live: Live | None) -> None:
-        self._undo.append((key, self.live.get(key)))
+        self._undo.append((key, self.live[key]))
         self.live[key] = live
 
     def _record(self, kind: ChangeType, key: Key, live: Live, previous: Live | None) -> None:
+        assert isinstance(live.raw, bytes)
+        metadata = live.document["metadata"]
+        owners = dict.fromkeys(_storable_text(owner["uid"]) for owner in metadata.get("ownerReferences") or ())
         change = Change(
             rv=live.rv,
             type=kind,
             key=key,
             uid=live.uid,
-            document=orjson.dumps(live.document, option=JSON_OPTIONS),
+            document=live.raw,
             labels=live.labels,
             fields=live.fields,
             previous_labels=previous.labels if previous else None,
             previous_fields=previous.fields if previous else None,
+            previous_rv=previous.rv if previous else None,
         )
-        metadata = live.document["metadata"]
-        self.log.append(
-            Logged(
-                change=change,
-                previous_rv=previous.rv if previous else None,
-                create_rv=live.create_rv,
-                owners=[owner["uid"] for owner in metadata.get("ownerReferences") or ()],
-                deleting="deletionTimestamp" in metadata,
-            )
-        )
+        self.log.append(Logged(change, live.create_rv, list(owners), "deletionTimestamp" in metadata))
+        self.rv = live.rv
 
 
 def _same(stored: Document, offered: Document) -> bool:
-    """Whether two documents differ in nothing but their revision."""
+    """Whether two documents are equal to Python, their revisions aside."""
     if stored.keys() != offered.keys():
         return False
     for name, value in stored.items():
@@ -197,3 +246,12 @@ def _same(stored: Document, offered: Document) -> bool:
         if value != other:
             return False
     return True
+
+
+def _storable(fields: dict[str, str]) -> dict[str, str]:
+    return {path: _storable_text(value) for path, value in fields.items()}
+
+
+def _storable_text(value: str) -> str:
+    """The text without NUL characters, which PostgreSQL takes only in `json`; no selector can ask for one either."""
+    return value.replace("\0", "\ufffd")

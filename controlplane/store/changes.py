@@ -9,12 +9,11 @@ The newest changes stay in a ring, so a watcher that resumes a little late reads
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING
 
 import asyncpg
 import orjson
@@ -22,56 +21,71 @@ import structlog
 
 from controlplane.settings import Settings
 from controlplane.store.contract import Change, ChangeType, Key
-from controlplane.store.database import Database
+from controlplane.store.database import Database, is_passing
+from controlplane.store.notify import CHANNEL
+from controlplane.store.subscriptions import Subscriptions
+
+if TYPE_CHECKING:
+    Connection = asyncpg.Connection[asyncpg.Record]
 
 log = structlog.get_logger(__name__)
 
-CHANNEL = "nodus_changes"
 READ_ROWS_MAX = 1_000
-RECONNECT_SECONDS = 0.5
+RECONNECT_SECONDS = 0.25
 
-READ_AFTER = """
-SELECT rv, type, kind, org, project, name, uid, labels, fields, prev_labels, prev_fields, doc
-FROM changes WHERE rv > $1 ORDER BY rv LIMIT $2
-"""
+COLUMNS = "rv, type, kind, org, project, name, uid, prev_rv, labels, fields, prev_labels, prev_fields, doc"
+READ_AFTER = f"SELECT {COLUMNS} FROM changes WHERE rv > $1 ORDER BY rv LIMIT $2"  # noqa: S608 - a constant
 
 Listener = Callable[[Sequence[Change]], None]
 
 
 class ChangeFeed:
-    """Delivers changes to listeners of this process and keeps the latest in memory."""
+    """Delivers changes to listeners and watchers of this process and keeps the latest in memory."""
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
         self._settings = settings
-        self._ring: deque[Change] = deque(maxlen=settings.ring_events_max)
+        self._ring: deque[Change] = deque()
+        self._ring_bytes = 0
         self._listeners: list[Listener] = []
+        self._losses: list[Callable[[], None]] = []
         self._wake = asyncio.Event()
         self._advanced = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self.subscriptions = Subscriptions()
         self.last_rv = 0
+        self.current = False
+        """Whether the tailer's last look at the log succeeded; False while the database is away."""
 
     async def start(self) -> None:
-        """Begin at the current revision."""
-        self.last_rv = await self._database.pool.fetchval("SELECT rv FROM meta WHERE id = 1")
+        """Begin at the current revision; raises ApiError Unavailable when the database is away."""
+        self.last_rv = await self._database.fetchval("SELECT rv FROM meta WHERE id = 1")
         self._task = asyncio.create_task(self._run(), name="change-feed")
 
     async def stop(self) -> None:
-        """Stop reading; watchers are ended by whoever serves them."""
+        """Stop reading and end all watches."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        self.subscriptions.end()
 
-    def add_listener(self, listener: Listener) -> Callable[[], None]:
+    def add_listener(self, listener: Listener, *, lost: Callable[[], None] | None = None) -> Callable[[], None]:
         """Call `listener` with every batch of changes from now on, in order; returns a function that removes it.
 
-        Listeners run on the event loop and must be quick and must not raise.
+        Listeners run on the event loop and must be quick and must not raise. Whoever keeps state that is built from
+        changes passes `lost`: it is called when this process slept for so long that changes it had not read were
+        compacted, and must build the state anew.
         """
         self._listeners.append(listener)
+        if lost is not None:
+            self._losses.append(lost)
 
         def remove() -> None:
             with suppress(ValueError):
                 self._listeners.remove(listener)
+            if lost is not None:
+                with suppress(ValueError):
+                    self._losses.remove(lost)
 
         return remove
 
@@ -89,8 +103,13 @@ class ChangeFeed:
 
     def since(self, rv: int) -> list[Change]:
         """The changes in memory after `rv`, which must not be older than `first_rv` - 1."""
-        start = bisect_right(self._ring, rv, key=lambda change: change.rv)
-        return list(islice(self._ring, start, None))
+        missing = self.last_rv - rv
+        newest = list(islice(reversed(self._ring), max(missing, 0)))
+        return newest[::-1]
+
+    def at(self, rv: int) -> Change | None:
+        """The change with this revision when it is still in memory."""
+        return self._ring[rv - self.first_rv] if self.first_rv <= rv <= self.last_rv else None
 
     async def wait_until(self, rv: int, seconds: float) -> bool:
         """Whether the feed reached `rv` within `seconds`."""
@@ -107,8 +126,16 @@ class ChangeFeed:
             assert change.rv == self.last_rv + 1, f"change {change.rv} follows {self.last_rv}"
             self.last_rv = change.rv
             self._ring.append(change)
+            self._ring_bytes += len(change.document)
+        while len(self._ring) > self._settings.ring_events_max or self._ring_bytes > self._settings.ring_bytes_max:
+            self._ring_bytes -= len(self._ring.popleft().document)
+        self.subscriptions.deliver(changes)
         for listener in list(self._listeners):
-            listener(changes)
+            try:
+                listener(changes)
+            except Exception:
+                # The changes are history and the other listeners have a right to them, as has the writer to go on.
+                log.exception("a listener failed", listener=repr(listener))
         self._advanced.set()
         self._advanced.clear()
 
@@ -116,47 +143,78 @@ class ChangeFeed:
         while True:
             try:
                 await self._follow()
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as error:
+            except Exception as error:
+                self.current = False
+                if not is_passing(error):
+                    # A gap in the log or a broken table: watchers get an end instead of silence, readiness goes.
+                    log.critical("the change feed stopped", exc_info=error)
+                    self.subscriptions.end()
+                    raise
                 log.warning("the change feed lost its connection", error=repr(error))
-                await asyncio.sleep(RECONNECT_SECONDS)
+            await asyncio.sleep(RECONNECT_SECONDS)
 
     async def _follow(self) -> None:
-        connection = await self._database.connect()
+        connection = await self._database.connect("feed")
         try:
             await connection.add_listener(CHANNEL, self._notified)
             while True:
+                self._wake.clear()
                 await self._read(connection)
+                self.current = True
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._settings.change_poll_seconds):
                         await self._wake.wait()
-                self._wake.clear()
         finally:
             connection.terminate()
 
     def _notified(self, *_arguments: object) -> None:
         self._wake.set()
 
-    async def _read(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
+    async def _read(self, connection: Connection) -> None:
         """Deliver everything after the last revision that this process did not publish meanwhile."""
         while True:
             rows = await connection.fetch(READ_AFTER, self.last_rv, READ_ROWS_MAX)
             fresh = [change_of(row) for row in rows if row["rv"] > self.last_rv]
+            if fresh and fresh[0].rv != self.last_rv + 1:
+                await self._skip(connection, fresh[0].rv)
+                continue
             if fresh:
                 self._deliver(fresh)
             if len(rows) < READ_ROWS_MAX:
                 return
 
+    async def _skip(self, connection: Connection, next_rv: int) -> None:
+        """Go on after changes that were compacted before this process read them; any other gap is a bug."""
+        compacted = await connection.fetchval("SELECT compacted_rv FROM compaction WHERE id = 1")
+        assert compacted >= next_rv - 1, f"change {next_rv} follows {self.last_rv}, compacted up to {compacted}"
+        log.error("changes were compacted before they were read", last_rv=self.last_rv, compacted_rv=compacted)
+        self._ring.clear()
+        self._ring_bytes = 0
+        # Rows up to the compaction point are only some of what there was.
+        self.last_rv = compacted
+        self.subscriptions.end()
+        for lost in list(self._losses):
+            lost()
 
-def change_of(row: Any) -> Change:  # noqa: ANN401 - a driver row
+
+def change_of(row: asyncpg.Record) -> Change:
     """A row of the change log as a Change."""
+    kind = ChangeType(row["type"])
+    labels = orjson.loads(row["labels"])
+    fields = orjson.loads(row["fields"])
+    added = kind is ChangeType.ADDED
+    # The log leaves out what a write did not change.
+    previous_labels = labels if row["prev_labels"] is None else orjson.loads(row["prev_labels"])
+    previous_fields = fields if row["prev_fields"] is None else orjson.loads(row["prev_fields"])
     return Change(
         rv=row["rv"],
-        type=ChangeType(row["type"]),
+        type=kind,
         key=Key(row["kind"], row["org"], row["project"], row["name"]),
         uid=row["uid"],
         document=row["doc"].encode(),
-        labels=orjson.loads(row["labels"]),
-        fields=orjson.loads(row["fields"]),
-        previous_labels=None if row["prev_labels"] is None else orjson.loads(row["prev_labels"]),
-        previous_fields=None if row["prev_fields"] is None else orjson.loads(row["prev_fields"]),
+        labels=labels,
+        fields=fields,
+        previous_labels=None if added else previous_labels,
+        previous_fields=None if added else previous_fields,
+        previous_rv=row["prev_rv"],
     )

@@ -53,7 +53,8 @@ class Change:
 
     `document` is the serialised object after the write (before it, with the delete's revision, for DELETED). `labels`
     and `fields` are those of `document`; `previous_*` those before the write, or None for ADDED, so a watcher can
-    tell an object that enters its selector from one that leaves it (R-WATCH-4).
+    tell an object that enters its selector from one that leaves it (R-WATCH-4). `previous_rv` is the revision that the
+    write replaced: the change with that number holds the object as it was.
     """
 
     rv: int
@@ -65,6 +66,7 @@ class Change:
     fields: Mapping[str, str]
     previous_labels: Mapping[str, str] | None
     previous_fields: Mapping[str, str] | None
+    previous_rv: int | None = None
 
 
 @dataclass(frozen=True)
@@ -96,35 +98,42 @@ class Tx(Protocol):
         """The time of this batch, from the server's clock."""
 
     def get(self, key: Key) -> Document | None:
-        """The object as of this point of the batch; None if there is none. `key` must be among the mutation's reads
-        or have been written by it. The document must not be changed in place: copy it (`copy.deepcopy`) and `put`."""
+        """The object as of this point of the batch; None if there is none. LookupError when `key` is not among the
+        mutation's own reads. The document is shared and must not be changed in place: copy what changes and `put`."""
 
     def put(self, key: Key, document: Document) -> Document:
         """Create or replace the object; stamps `metadata.resourceVersion` on a copy and returns the copy. Writing
-        a document equal to the stored one changes nothing and returns the stored one (R-OBJ-3)."""
+        a document equal to the stored one changes nothing and returns the stored one (R-OBJ-3). `key` must be among
+        the mutation's reads; name and uid of an object never change (to recreate it, `remove` it first)."""
 
     def remove(self, key: Key) -> Document:
-        """Delete the object; its DELETED change carries the last state with the revision of the delete (R-WATCH-5)."""
+        """Delete the object, which must exist; the DELETED change carries the last state with the revision of the
+        delete, and so does what is returned (R-WATCH-5)."""
 
     def rows(self, loader: Loader, argument: Hashable) -> list[Mapping[str, Any]]:
         """The rows a loader found for the argument when the batch began; they do not reflect writes of the batch.
-        State that several mutations of a batch may touch is kept in `scratch`, seeded from here."""
+        State that several mutations of a batch may touch is kept in `scratch`, seeded from here. JSON columns arrive
+        as text."""
 
     async def load(self, keys: Sequence[Key]) -> None:
-        """Load more objects so that `get` and `put` accept them; only hooks can await it."""
+        """Load more objects so that `get`, `put` and `remove` accept them; only hooks can await it."""
 
     def execute(self, sql: str, arguments: Sequence[Any]) -> None:
         """Run a statement once per call with these arguments after the objects are written. Calls with the same text
         are sent as one `executemany`, texts in the order they were first used."""
 
     def scratch(self, name: str) -> dict[Any, Any]:
-        """A dictionary shared by all mutations and hooks of this batch, by name (`"calls"`, `"queued"`). A failed
-        mutation's changes to it are not undone: change it only after everything that can raise."""
+        """A dictionary shared by all mutations and hooks of this batch, by name (`"calls"`, `"queued"`), empty when the
+        batch begins and when it begins again after a fault. A failed mutation's changes to it are not undone: change it
+        only after everything that can raise."""
 
 
 class Mutation(Protocol[Result]):
-    """One unit of change. `apply` must be synchronous, quick and free of I/O; it may run again if the batch is
-    retried."""
+    """One unit of change. `reads` is asked once, when the mutation is queued. `apply` must be synchronous, quick and
+    free of I/O; it may run again if the batch is retried, so it must not keep anything outside the `tx`.
+
+    An ApiError from `apply` is the caller's answer; any other exception answers InternalError and is logged. In both
+    cases what it had buffered is dropped."""
 
     def reads(self) -> Reads: ...
 
@@ -132,17 +141,22 @@ class Mutation(Protocol[Result]):
 
 
 class BatchHook(Protocol):
-    """Work that joins a batch after its mutations were written and before it commits (the dispatcher of calls)."""
+    """Work that joins a batch after its mutations were written and before it commits (the dispatcher of calls).
+
+    For each batch `before_commit` runs once, then exactly one of `committed` and `rolled_back`, unless an earlier hook
+    failed, in which case nothing of this one is called. A batch whose mutations were all refused still runs the hooks.
+    An exception from `before_commit` fails the batch: its mutations are then tried one by one, each with the hooks."""
 
     async def before_commit(self, tx: Tx, connection: Connection) -> None:
-        """May query `connection` (asyncpg), load more objects and use `tx`; what it buffers is written before the
-        commit."""
+        """May query and write on `connection` (asyncpg, inside the transaction, after the batch's objects and
+        statements), load more objects and use `tx`; what it buffers there is written before the next hook runs."""
 
     def committed(self) -> None:
-        """The batch is durable: wake whoever was served."""
+        """The batch is durable: wake whoever was served. Called before the answers of the mutations go out."""
 
     def rolled_back(self) -> None:
-        """The batch failed: undo what `before_commit` promised in memory."""
+        """Nothing of the batch was stored (or, after a crash of the database, nobody knows): undo what
+        `before_commit` promised in memory."""
 
 
 @dataclass(frozen=True, slots=True)

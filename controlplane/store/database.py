@@ -1,20 +1,53 @@
 """The connection to PostgreSQL.
 
-One pool a process for reads; the writer and the change feed hold connections of their own, because one must never
-wait for a reader and the other listens. Queries are SQL text over asyncpg (docs/decisions/0002); tables are described
-in `tables.py` and made by `migrations/`. Next: `writer.py` for writes, `objects.py` for reads.
+One pool a process for reads; the writer, the change feed and its notifier hold connections of their own, because the
+first must never wait for a reader and the second listens. Queries are SQL text over asyncpg (docs/decisions/0002);
+tables are described in `tables.py` and made by `migrations/`. Next: `writer.py` for writes, `objects.py` for reads.
 """
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any
+
 import asyncpg
+
+from controlplane.errors import ApiError, Reason
+
+if TYPE_CHECKING:
+    Connection = asyncpg.Connection[asyncpg.Record]
 
 CONNECT_SECONDS_MAX = 10.0
 STATEMENT_SECONDS_MAX = 30.0
 
+# SQLSTATE classes: connection, transaction rollback, insufficient resources, operator intervention, system error.
+_PASSING_CLASSES = frozenset({"08", "40", "53", "57", "58"})
+# Lock not available, idle in transaction too long, and a standby that was asked to write during a fail-over.
+_PASSING_STATES = frozenset({"55P03", "25P03", "25006"})
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether the fault lies with the database or the way to it, so that the same request may work later."""
+    if isinstance(error, asyncpg.PostgresError):
+        state = error.sqlstate or ""
+        return state[:2] in _PASSING_CLASSES or state in _PASSING_STATES
+    if isinstance(error, asyncpg.InterfaceError):
+        # A closed connection; but DataError, its subclass, says that an argument does not fit its parameter.
+        return not isinstance(error, ValueError)
+    return isinstance(error, OSError | TimeoutError)
+
+
+def unavailable(error: BaseException) -> ApiError:
+    """The 503 for a database that cannot be reached."""
+    return ApiError(Reason.UNAVAILABLE, "the database cannot be reached", retry_after_seconds=2, debug=repr(error))
+
 
 class Database:
-    """Where the tables are: opens the pool of readers and single connections for the writer and the feed."""
+    """Where the tables are: the pool of readers, and single connections for those who need their own.
+
+    `fetch`, `fetchrow`, `fetchval`, `execute` and `snapshot` raise ApiError Unavailable when the database is away.
+    """
 
     def __init__(self, url: str, pool_size: int) -> None:
         self.url = url
@@ -29,6 +62,8 @@ class Database:
             max_size=self._pool_size,
             timeout=CONNECT_SECONDS_MAX,
             command_timeout=STATEMENT_SECONDS_MAX,
+            reset=_reset,
+            server_settings={"application_name": "nodus-reader"},
         )
 
     async def close(self) -> None:
@@ -44,19 +79,61 @@ class Database:
             raise RuntimeError("the database is not open")
         return self._pool
 
-    async def connect(self) -> asyncpg.Connection[asyncpg.Record]:
-        """A connection outside the pool, owned by the caller."""
-        connection: asyncpg.Connection[asyncpg.Record] = await asyncpg.connect(
-            self.url, timeout=CONNECT_SECONDS_MAX, command_timeout=STATEMENT_SECONDS_MAX
+    async def connect(self, role: str) -> Connection:
+        """A connection outside the pool, owned by the caller; `role` names it in pg_stat_activity."""
+        connection: Connection = await asyncpg.connect(
+            self.url,
+            timeout=CONNECT_SECONDS_MAX,
+            command_timeout=STATEMENT_SECONDS_MAX,
+            server_settings={"application_name": f"nodus-{role}"},
         )
         return connection
 
     async def fetch(self, sql: str, *arguments: object) -> list[asyncpg.Record]:
-        """Rows of one read."""
-        rows: list[asyncpg.Record] = await self.pool.fetch(sql, *arguments)
+        """The rows of one read."""
+        with _translated():
+            rows: list[asyncpg.Record] = await self.pool.fetch(sql, *arguments)
         return rows
+
+    async def fetchrow(self, sql: str, *arguments: object) -> asyncpg.Record | None:
+        """The first row of one read, or None."""
+        with _translated():
+            row: asyncpg.Record | None = await self.pool.fetchrow(sql, *arguments)
+        return row
+
+    async def fetchval(self, sql: str, *arguments: object) -> Any:  # noqa: ANN401 - the type is the column's
+        """The first column of the first row of one read, or None."""
+        with _translated():
+            return await self.pool.fetchval(sql, *arguments)
 
     async def execute(self, sql: str, *arguments: object) -> str:
         """Run one statement outside the object store (bookkeeping rows that nobody watches); returns its status."""
-        status: str = await self.pool.execute(sql, *arguments)
+        with _translated():
+            status: str = await self.pool.execute(sql, *arguments)
         return status
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[Connection]:
+        """A connection inside a read-only transaction whose statements all see the same state."""
+        with _translated():
+            async with (
+                self.pool.acquire() as connection,
+                connection.transaction(isolation="repeatable_read", readonly=True),
+            ):
+                yield connection  # type: ignore[misc]  # the pool's proxy of a connection
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        if is_passing(error):
+            raise unavailable(error) from error
+        raise
+
+
+async def _reset(connection: Connection) -> None:
+    # asyncpg's own reset costs each read a second round trip, for session state that nothing here leaves behind.
+    if connection.is_in_transaction():
+        await connection.reset()

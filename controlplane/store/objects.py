@@ -1,36 +1,36 @@
 """Reads of objects: one, a page, a page as of an earlier revision, and what an owner owns.
 
 A page is read in one snapshot together with the revision counter, so a watch from the page's revision misses nothing.
-Later pages of the same list show the same snapshot: current rows in the range, with everything written since undone
-from the change log (a row changed since is shown as it was; one created since is left out; one deleted since is put
-back).
+Later pages of the same list show the same snapshot: current rows that were not written since, and for the others what
+the change log says they were (one created since is left out; one deleted since is put back).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import asyncpg
 import orjson
 
-from controlplane.errors import ApiError, Reason
+from controlplane.errors import ApiError, Cause, Reason
 from controlplane.store.contract import Document, Key, ListPage, Selection
 from controlplane.store.database import Database
-from controlplane.store.selection import matches, where
+from controlplane.store.selection import where
+
+if TYPE_CHECKING:
+    Connection = asyncpg.Connection[asyncpg.Record]
+
+FETCH_ROWS = 200
+"""Rows a round trip of a page; a page of large objects ends before many of them were fetched for nothing."""
+REMAINING_MAX = 10_000
 
 GET = "SELECT doc FROM objects WHERE kind = $1 AND org = $2 AND project = $3 AND name = $4"
-OWNED = "SELECT kind, org, project, name FROM objects WHERE owners @> ARRAY[$1::text] LIMIT $2"
-DELETING = "SELECT kind, org, project, name FROM objects WHERE deleting AND kind = $1 LIMIT $2"
-
-# The first change after the snapshot tells, by its prev_rv, what the object was at the snapshot.
-UNDO = """
-SELECT DISTINCT ON (c.project, c.name) c.project, c.name, p.doc, p.labels, p.fields
-FROM changes c LEFT JOIN changes p ON p.rv = c.prev_rv
-WHERE c.kind = $1 AND c.org = $2 AND c.rv > $3
-    AND ($4::text IS NULL OR c.project = $4) AND (c.project, c.name) > ($5, $6)
-ORDER BY c.project, c.name, c.rv
+# The second condition is the index's own.
+OWNED = """
+SELECT kind, org, project, name FROM objects WHERE owners @> ARRAY[$1::text] AND owners <> '{}' LIMIT $2
 """
+DELETING = "SELECT kind, org, project, name FROM objects WHERE deleting AND kind = $1 LIMIT $2"
+REVISIONS = "SELECT m.rv, c.compacted_rv FROM meta m, compaction c WHERE m.id = 1 AND c.id = 1"
 
 
 def expired() -> ApiError:
@@ -38,19 +38,29 @@ def expired() -> ApiError:
     return ApiError(Reason.EXPIRED, "the requested resourceVersion is older than the change log; list again")
 
 
+def not_yet(rv: int, current_rv: int) -> ApiError:
+    """The 504 of a revision that has not happened; the cause is the word that client-go looks for."""
+    return ApiError(
+        Reason.TIMEOUT,
+        f"Too large resource version: {rv}, current: {current_rv}",
+        causes=(Cause("", "Too large resource version", "ResourceVersionTooLarge"),),
+        retry_after_seconds=1,
+    )
+
+
 class Objects:
-    """Reads of the objects table."""
+    """Reads of the objects table. All raise ApiError Unavailable when the database is away."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def get(self, key: Key) -> bytes | None:
         """The object in its wire form."""
-        doc = await self._database.pool.fetchval(GET, key.kind, key.org, key.project, key.name)
+        doc: str | None = await self._database.fetchval(GET, key.kind, key.org, key.project, key.name)
         return None if doc is None else doc.encode()
 
     async def get_document(self, key: Key) -> Document | None:
-        """The object, decoded."""
+        """The object, decoded; the caller's own."""
         doc = await self.get(key)
         return None if doc is None else orjson.loads(doc)
 
@@ -73,76 +83,101 @@ class Objects:
     ) -> ListPage:
         """A page in key order, exact at its revision.
 
-        `at_rv` asks for the state at that revision, which must not be compacted (Expired). The page ends early at about
-        `bytes_max`; `next_key` is the last key returned when more may follow.
+        `at_rv` asks for the state at that revision; it must not be compacted (Expired) nor in the future (Timeout). The
+        page ends early at about `bytes_max`, but holds at least one object when there is one; `next_key` is the last
+        key returned when more follow.
         """
-        async with (
-            self._database.pool.acquire() as connection,
-            connection.transaction(isolation="repeatable_read", readonly=True),
-        ):
-            meta = await connection.fetchrow("SELECT rv, compacted_rv FROM meta WHERE id = 1")
-            assert meta is not None, "the meta row is missing"
-            if at_rv is None or at_rv == meta["rv"]:
-                rows = await self._rows(connection, selection, after, limit + 1)
-                return _page(rows, meta["rv"], limit, bytes_max)
-            if at_rv < meta["compacted_rv"] or at_rv > meta["rv"]:
+        async with self._database.snapshot() as connection:
+            revisions = await connection.fetchrow(REVISIONS)
+            assert revisions is not None, "the rows of meta and compaction are missing"
+            current_rv = revisions["rv"]
+            if at_rv is not None and at_rv > current_rv:
+                raise not_yet(at_rv, current_rv)
+            if at_rv is not None and at_rv < revisions["compacted_rv"]:
                 raise expired()
-            rows = await self._rows_at(connection, selection, after, limit + 1, at_rv)
-            return _page(rows, at_rv, limit, bytes_max)
-
-    @staticmethod
-    async def _rows(
-        connection: Any,  # noqa: ANN401 - a pooled connection proxy
-        selection: Selection,
-        after: Key | None,
-        limit: int,
-    ) -> list[tuple[Key, bytes]]:
-        condition, arguments = where(selection)
-        if after is not None:
-            arguments += [after.project, after.name]
-            condition += f" AND (o.project, o.name) > (${len(arguments) - 1}, ${len(arguments)})"
-        arguments.append(limit)
-        text = f"""SELECT o.kind, o.org, o.project, o.name, o.doc FROM objects o WHERE {condition}
-            ORDER BY o.project, o.name LIMIT ${len(arguments)}"""  # noqa: S608 - conditions are ours, values are bound
-        rows: list[asyncpg.Record] = await connection.fetch(text, *arguments)
-        return [(Key(*row[:4]), row["doc"].encode()) for row in rows]
-
-    async def _rows_at(
-        self,
-        connection: Any,  # noqa: ANN401 - a pooled connection proxy
-        selection: Selection,
-        after: Key | None,
-        limit: int,
-        at_rv: int,
-    ) -> list[tuple[Key, bytes]]:
-        start = (after.project, after.name) if after else ("", "")
-        undone: dict[Key, Any] = {}
-        for row in await connection.fetch(UNDO, selection.kind, selection.org, at_rv, selection.project, *start):
-            undone[Key(selection.kind, selection.org, row["project"], row["name"])] = row
-        # Changed rows may vanish from the current page, so read that many more.
-        current = await self._rows(connection, selection, after, limit + len(undone))
-        rows = {key: doc for key, doc in current if key not in undone}
-        exhausted = len(current) < limit + len(undone)
-        for key, row in undone.items():
-            if row["doc"] is None or (selection.projects is not None and key.project not in selection.projects):
-                continue
-            if not exhausted and key > current[-1][0]:
-                continue
-            if matches(selection, key, orjson.loads(row["labels"]), orjson.loads(row["fields"])):
-                rows[key] = row["doc"].encode()
-        return sorted(rows.items())[:limit]
+            past_rv = at_rv if at_rv != current_rv else None
+            documents, last = await _page(connection, selection, after, past_rv, limit, bytes_max)
+            countable = last is not None and past_rv is None and not selection.labels and not selection.fields
+            return ListPage(
+                documents=documents,
+                rv=current_rv if at_rv is None else at_rv,
+                next_key=last,
+                remaining=await _remaining(connection, selection, last) if last is not None and countable else None,
+            )
 
 
-def _page(rows: list[tuple[Key, bytes]], rv: int, limit: int, bytes_max: int) -> ListPage:
-    """Cut at the limit or the byte budget; at least one row is returned when there is one."""
-    taken: list[bytes] = []
+class _Query:
+    """The SQL of a page: its text and its arguments, numbered as they are bound."""
+
+    def __init__(self, selection: Selection, after: Key | None) -> None:
+        self._selection = selection
+        self._after = after
+        self.arguments: list[object] = []
+
+    def bind(self, value: object) -> str:
+        self.arguments.append(value)
+        return f"${len(self.arguments)}"
+
+    def current(self) -> str:
+        """Current rows, in key order."""
+        condition = where(self._selection, "o", self.bind)
+        return f"SELECT o.project, o.name, o.doc FROM objects o WHERE {condition}{self._beyond('o')}"  # noqa: S608
+
+    def past(self, rv: int) -> str:
+        """What the rows that were written after `rv` were at `rv`.
+
+        The first change after it names, by its prev_rv, the change that made the object what it was then. Rows come out
+        in key order straight from the index, so a page costs what was written in its range of keys, not in the table.
+        """
+        selection = self._selection
+        in_project = "" if selection.project is None else f" AND c.project = {self.bind(selection.project)}"
+        return f"""
+            SELECT first.project, first.name, p.doc FROM (
+                SELECT DISTINCT ON (c.project, c.name) c.project, c.name, c.prev_rv FROM changes c
+                WHERE c.kind = {self.bind(selection.kind)} AND c.org = {self.bind(selection.org)}{in_project}
+                    AND c.rv > {self.bind(rv)}{self._beyond("c")}
+                ORDER BY c.project, c.name, c.rv
+            ) first JOIN changes p ON p.rv = first.prev_rv WHERE {where(selection, "p", self.bind)}
+        """  # noqa: S608 - conditions are ours, values are bound
+
+    def _beyond(self, table: str) -> str:
+        if self._after is None:
+            return ""
+        name = self.bind(self._after.name)
+        if self._selection.project is not None:
+            return f" AND {table}.name > {name}"
+        return f" AND ({table}.project, {table}.name) > ({self.bind(self._after.project)}, {name})"
+
+
+async def _page(
+    connection: Connection, selection: Selection, after: Key | None, past_rv: int | None, limit: int, bytes_max: int
+) -> tuple[list[bytes], Key | None]:
+    """The documents of a page, and its last key when more follow."""
+    query = _Query(selection, after)
+    text = query.current()
+    if past_rv is not None:
+        text = f"({text} AND o.rv <= {query.bind(past_rv)}) UNION ALL ({query.past(past_rv)})"
+    text += f" ORDER BY project, name LIMIT {query.bind(limit + 1)}"
+    documents: list[bytes] = []
     size = 0
     last: Key | None = None
-    for key, doc in rows[:limit]:
-        if taken and size + len(doc) > bytes_max:
+    cursor = await connection.cursor(text, *query.arguments)
+    while rows := await cursor.fetch(FETCH_ROWS):
+        for row in rows:
+            document = row["doc"].encode()
+            if len(documents) == limit or (documents and size + len(document) > bytes_max):
+                return documents, last
+            documents.append(document)
+            size += len(document)
+            last = Key(selection.kind, selection.org, row["project"], row["name"])
+        if len(rows) < FETCH_ROWS:
             break
-        taken.append(doc)
-        size += len(doc)
-        last = key
-    page = ListPage(documents=taken, rv=rv)
-    return replace(page, next_key=last) if len(rows) > len(taken) else page
+    return documents, None
+
+
+async def _remaining(connection: Connection, selection: Selection, after: Key) -> int | None:
+    """How many follow, when counting them is cheap; None when there are more than REMAINING_MAX."""
+    query = _Query(selection, after)
+    text = f"SELECT count(*) FROM ({query.current()} LIMIT {REMAINING_MAX + 1}) o"  # noqa: S608
+    count: int = await connection.fetchval(text, *query.arguments)
+    return count if count <= REMAINING_MAX else None

@@ -7,14 +7,19 @@ key; a field that a document lacks equals the empty string. Equality terms becom
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import orjson
 
 from controlplane.machinery import selectors
 from controlplane.machinery.selectors import FieldTerm, LabelOperator, LabelTerm
 from controlplane.store.contract import Key, Selection
+
+Bind = Callable[[object], str]
+
+INDEXED_VALUES_MAX = 16
+
+_OWN_COLUMNS = {"metadata.name": "name", "metadata.namespace": "project"}
 
 
 def covers(selection: Selection, key: Key) -> bool:
@@ -41,53 +46,51 @@ def named(selection: Selection) -> str | None:
     return None
 
 
-def where(selection: Selection, first_parameter: int = 1) -> tuple[str, list[Any]]:
-    """The SQL condition over `objects` (alias o) and its parameters, numbered from `first_parameter`."""
-    parts: list[str] = []
-    arguments: list[Any] = []
-
-    def bind(value: object) -> str:
-        arguments.append(value)
-        return f"${first_parameter + len(arguments) - 1}"
-
-    parts.append(f"o.kind = {bind(selection.kind)} AND o.org = {bind(selection.org)}")
+def where(selection: Selection, table: str, bind: Bind) -> str:
+    """The SQL condition that says the same about `table` (an alias of `objects` or `changes`); values go through
+    `bind`, which returns the placeholder of a parameter."""
+    parts = [f"{table}.kind = {bind(selection.kind)}", f"{table}.org = {bind(selection.org)}"]
     if selection.project is not None:
-        parts.append(f"o.project = {bind(selection.project)}")
+        parts.append(f"{table}.project = {bind(selection.project)}")
     elif selection.projects is not None:
-        parts.append(f"o.project = ANY({bind(sorted(selection.projects))}::text[])")
-    parts += [_label_sql(term, bind) for term in selection.labels]
-    parts += [_field_sql(term, bind) for term in selection.fields]
-    return " AND ".join(parts), arguments
+        parts.append(f"{table}.project = ANY({bind(sorted(selection.projects))}::text[])")
+    parts += [_label_sql(term, table, bind) for term in selection.labels]
+    parts += [_field_sql(term, table, bind) for term in selection.fields]
+    return " AND ".join(parts)
 
 
 def _visible(selection: Selection, project: str) -> bool:
     return selection.projects is None or project in selection.projects
 
 
-def _label_sql(term: LabelTerm, bind: Any) -> str:  # noqa: ANN401 - a local closure
+def _label_sql(term: LabelTerm, table: str, bind: Bind) -> str:
+    labels = f"{table}.labels"
     match term.operator:
-        case LabelOperator.IN if len(term.values) == 1:
-            return f"o.labels @> {bind(_json({term.key: term.values[0]}))}::text::jsonb"
+        case LabelOperator.IN if len(term.values) <= INDEXED_VALUES_MAX:
+            # One containment for each value, because the index cannot answer `= ANY`.
+            either = (f"{labels} @> {bind(_json({term.key: value}))}::text::jsonb" for value in term.values)
+            return f"({' OR '.join(either) or 'false'})"
         case LabelOperator.IN:
-            return f"o.labels ->> {bind(term.key)}::text = ANY({bind(list(term.values))}::text[])"
+            return f"{labels} ->> {bind(term.key)}::text = ANY({bind(list(term.values))}::text[])"
         case LabelOperator.NOT_IN:
-            key = bind(term.key)
-            values = bind(list(term.values))
-            return f"(NOT o.labels ? {key}::text OR NOT (o.labels ->> {key}::text = ANY({values}::text[])))"
+            value = f"{labels} ->> {bind(term.key)}::text"
+            return f"({value} IS NULL OR {value} <> ALL({bind(list(term.values))}::text[]))"
         case LabelOperator.EXISTS:
-            return f"o.labels ? {bind(term.key)}::text"
+            return f"{labels} ? {bind(term.key)}::text"
         case LabelOperator.NOT_EXISTS:
-            return f"NOT o.labels ? {bind(term.key)}::text"
+            return f"NOT {labels} ? {bind(term.key)}::text"
 
 
-def _field_sql(term: FieldTerm, bind: Any) -> str:  # noqa: ANN401 - a local closure
-    own = {"metadata.name": "o.name", "metadata.namespace": "o.project"}
+def _field_sql(term: FieldTerm, table: str, bind: Bind) -> str:
+    if "\0" in term.value:
+        # PostgreSQL's text cannot hold it, so no stored value can equal it.
+        return "false" if term.equal else "true"
     sign = "=" if term.equal else "<>"
-    if term.path in own:
-        return f"{own[term.path]} {sign} {bind(term.value)}"
+    if term.path in _OWN_COLUMNS:
+        return f"{table}.{_OWN_COLUMNS[term.path]} {sign} {bind(term.value)}"
     if term.equal and term.value:
-        return f"o.fields @> {bind(_json({term.path: term.value}))}::text::jsonb"
-    return f"coalesce(o.fields ->> {bind(term.path)}::text, '') {sign} {bind(term.value)}"
+        return f"{table}.fields @> {bind(_json({term.path: term.value}))}::text::jsonb"
+    return f"coalesce({table}.fields ->> {bind(term.path)}::text, '') {sign} {bind(term.value)}"
 
 
 def _json(value: object) -> str:

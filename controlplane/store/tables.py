@@ -66,13 +66,11 @@ class ObjectRow(SQLModel, table=True):
 
 
 class ChangeRow(SQLModel, table=True):
-    """The change log: one row a write, numbered without gaps in commit order."""
+    """The change log: one row a write, numbered without gaps in commit order. `prev_labels` and `prev_fields` are NULL
+    when the write left them as they were."""
 
     __tablename__ = "changes"
-    __table_args__ = (
-        Index("changes_object", "kind", "org", "project", "name", "rv"),
-        Index("changes_time", "time"),
-    )
+    __table_args__ = (Index("changes_object", "kind", "org", "project", "name", "rv"),)
 
     rv: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
     time: datetime = Field(sa_column=_time())
@@ -83,7 +81,6 @@ class ChangeRow(SQLModel, table=True):
     name: str = Field(sa_column=Column(_bytes_order_text(), nullable=False))
     uid: str = Field(sa_column=_text())
     prev_rv: int | None = Field(sa_column=_bigint(nullable=True))
-    create_rv: int = Field(sa_column=_bigint())
     labels: dict[str, Any] = Field(sa_column=Column(JSONB, nullable=False))
     fields_: dict[str, Any] = Field(sa_column=Column("fields", JSONB, nullable=False))
     prev_labels: dict[str, Any] | None = Field(sa_column=Column(JSONB))
@@ -92,13 +89,23 @@ class ChangeRow(SQLModel, table=True):
 
 
 class MetaRow(SQLModel, table=True):
-    """One row: the revision counter every write locks, and how far the log was compacted."""
+    """One row: the revision counter, which moves with every write."""
 
     __tablename__ = "meta"
 
     id: int = Field(sa_column=Column(SmallInteger, primary_key=True, autoincrement=False))
     rv: int = Field(sa_column=_bigint())
+
+
+class CompactionRow(SQLModel, table=True):
+    """One row: changes up to `compacted_rv` are no longer complete, and up to `pruned_rv` they are gone. Apart from
+    `meta`, so that compaction and writers never wait for each other."""
+
+    __tablename__ = "compaction"
+
+    id: int = Field(sa_column=Column(SmallInteger, primary_key=True, autoincrement=False))
     compacted_rv: int = Field(sa_column=_bigint())
+    pruned_rv: int = Field(sa_column=_bigint())
 
 
 class IdempotencyRow(SQLModel, table=True):
@@ -120,9 +127,7 @@ class CallRow(SQLModel, table=True):
 
     __tablename__ = "calls"
     __table_args__ = (
-        Index(
-            "calls_queued", "function_uid", "session", "priority", "seq", postgresql_where=text("state = 'queued'")
-        ),
+        Index("calls_queued", "function_uid", "session", "priority", "seq", postgresql_where=text("state = 'queued'")),
         # The same for calls whose workflow exists: all that may be claimed while the engine lags.
         Index(
             "calls_queued_started",

@@ -7,18 +7,25 @@ is cut; it resumes from its last revision. The edge (`api/watch.py`) turns the i
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 
+import orjson
+
 from controlplane.settings import Settings
-from controlplane.store.changes import READ_AFTER, READ_ROWS_MAX, ChangeFeed, change_of
+from controlplane.store.changes import COLUMNS, ChangeFeed, change_of
 from controlplane.store.contract import Change, ChangeType, Selection
 from controlplane.store.database import Database
 from controlplane.store.objects import expired
-from controlplane.store.selection import covers, matches
+from controlplane.store.subscriptions import Sighting, Subscription, sighting
+
+REPLAY_ROWS_MAX = 500
+
+# Rows of other kinds are passed over in the index-ordered scan, without fetching their documents.
+_REPLAY = f"""
+SELECT {COLUMNS} FROM changes WHERE rv > $1 AND rv <= $2 AND kind = $3 AND org = $4
+    AND ($5::text IS NULL OR project = $5) ORDER BY rv LIMIT $6
+"""  # noqa: S608 - a constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,27 +39,12 @@ class WatchEvent:
 
 @dataclass(frozen=True, slots=True)
 class Bookmark:
-    """Everything up to `rv` was sent. `initial_end` marks the end of the initial events of a WatchList."""
+    """Everything up to `rv` was sent."""
 
     rv: int
-    initial_end: bool = False
 
 
 WatchItem = WatchEvent | Bookmark
-
-
-def event_of(selection: Selection, change: Change) -> WatchEvent | None:
-    """What the change means to a watcher of the selection; None when it does not concern it."""
-    if not covers(selection, change.key):
-        return None
-    now = change.type is not ChangeType.DELETED and matches(selection, change.key, change.labels, change.fields)
-    before = change.previous_labels is not None and matches(
-        selection, change.key, change.previous_labels, change.previous_fields or {}
-    )
-    if not now and not before:
-        return None
-    stays = ChangeType.MODIFIED if before else ChangeType.ADDED
-    return WatchEvent(stays if now else ChangeType.DELETED, change.document, change.rv)
 
 
 class Watches:
@@ -68,67 +60,77 @@ class Watches:
     ) -> AsyncIterator[list[WatchItem]]:
         """Yield events after `since_rv` in batches as they come, and bookmarks in quiet times when asked.
 
-        Raises Expired before the first batch when the log no longer reaches back. Ends when the watcher is too slow.
+        A revision that has not happened yet is waited for. Raises Expired when the log does not reach back, Unavailable
+        when it must be read and the database is away. Ends when the watcher is too slow or the feed stops. Close the
+        iterator (`aclose`) when leaving it early.
         """
-        pending: deque[WatchEvent] = deque()
-        wake = asyncio.Event()
-        overflow = False
-
-        def listen(changes: Sequence[Change]) -> None:
-            nonlocal overflow
-            for change in changes:
-                event = event_of(selection, change)
-                if event is not None and change.rv > since_rv:
-                    if len(pending) >= self._settings.watch_buffer_events_max:
-                        overflow = True
-                        break
-                    pending.append(event)
-            if pending or overflow:
-                wake.set()
-
-        remove = self._feed.add_listener(listen)
         start_rv = self._feed.last_rv
+        subscription = Subscription(
+            selection,
+            after_rv=max(since_rv, start_rv),
+            events_max=self._settings.watch_buffer_events_max,
+            bytes_max=self._settings.watch_buffer_bytes_max,
+        )
+        self._feed.subscriptions.add(subscription)
         try:
-            async for events in self._past(selection, since_rv, start_rv):
-                yield list(events)
-            while True:
-                if not pending:
-                    seen = self._feed.last_rv
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(bookmark_seconds):
-                            await wake.wait()
-                    if not pending and not overflow:
-                        yield [Bookmark(max(seen, since_rv))]
-                        continue
-                wake.clear()
-                if pending:
-                    batch: list[WatchItem] = list(pending)
-                    pending.clear()
-                    yield batch
-                if overflow:
+            async for sightings in self._past(selection, since_rv, start_rv):
+                if sightings:
+                    yield await self._events(sightings)
+                if subscription.ended:
                     return
+            while not subscription.ended:
+                taken = await subscription.take(bookmark_seconds)
+                if taken:
+                    yield await self._events(taken)
+                elif not subscription.ended:
+                    # The buffer is empty, so all that the feed has seen was sent.
+                    yield [Bookmark(max(self._feed.last_rv, since_rv))]
         finally:
-            remove()
+            self._feed.subscriptions.remove(subscription)
 
-    async def _past(self, selection: Selection, since_rv: int, start_rv: int) -> AsyncIterator[Sequence[WatchEvent]]:
-        """The events of (since_rv, start_rv]: from memory when it reaches back, else from the log."""
-        if since_rv >= start_rv:
-            return
-        if since_rv >= self._feed.first_rv - 1:
-            changes = [change for change in self._feed.since(since_rv) if change.rv <= start_rv]
-            events = [event for change in changes if (event := event_of(selection, change)) is not None]
-            if events:
-                yield events
-            return
+    async def _past(self, selection: Selection, since_rv: int, until_rv: int) -> AsyncIterator[list[Sighting]]:
+        """What (since_rv, until_rv] means to the selection: from memory when it reaches back, else from the log."""
         position = since_rv
-        while position < start_rv:
-            rows = await self._database.fetch(READ_AFTER, position, READ_ROWS_MAX)
-            # The log may have been compacted while it was read: the check comes after the read.
-            compacted = await self._database.pool.fetchval("SELECT compacted_rv FROM meta WHERE id = 1")
-            if position < compacted or not rows:
-                raise expired()
-            changes = [change_of(row) for row in rows if row["rv"] <= start_rv]
-            position = rows[-1]["rv"]
-            events = [event for change in changes if (event := event_of(selection, change)) is not None]
-            if events:
-                yield events
+        while position < until_rv:
+            if position >= self._feed.first_rv - 1:
+                changes = [change for change in self._feed.since(position) if change.rv <= until_rv]
+                position = until_rv
+            else:
+                changes = await self._replayed(selection, position, until_rv)
+                position = changes[-1].rv if len(changes) == REPLAY_ROWS_MAX else until_rv
+            yield _sightings(selection, changes)
+
+    async def _replayed(self, selection: Selection, position: int, until_rv: int) -> list[Change]:
+        rows = await self._database.fetch(
+            _REPLAY, position, until_rv, selection.kind, selection.org, selection.project, REPLAY_ROWS_MAX
+        )
+        # The log may have been compacted while it was read, so the check comes after the read.
+        if position < await self._database.fetchval("SELECT compacted_rv FROM compaction WHERE id = 1"):
+            raise expired()
+        return [change_of(row) for row in rows]
+
+    async def _events(self, sightings: Iterable[Sighting]) -> list[WatchItem]:
+        events: list[WatchItem] = []
+        for seen in sightings:
+            document = await self._last_seen(seen.change) if seen.left else seen.change.document
+            events.append(WatchEvent(seen.type, document, seen.change.rv))
+        return events
+
+    async def _last_seen(self, change: Change) -> bytes:
+        """The object as it was while it still belonged to the selection, with the revision at which it left."""
+        assert change.previous_rv is not None, f"{change} has no past to leave"
+        previous = self._feed.at(change.previous_rv)
+        document = previous.document if previous is not None else None
+        if document is None:
+            document = await self._database.fetchval(
+                "SELECT doc FROM changes WHERE rv = $1 AND uid = $2", change.previous_rv, change.uid
+            )
+        if document is None:
+            return change.document  # compacted: its name and uid are all that a client needs to drop it
+        last = orjson.loads(document)
+        last["metadata"]["resourceVersion"] = str(change.rv)
+        return orjson.dumps(last)
+
+
+def _sightings(selection: Selection, changes: Iterable[Change]) -> list[Sighting]:
+    return [seen for change in changes if (seen := sighting(selection, change)) is not None]

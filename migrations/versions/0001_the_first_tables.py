@@ -113,7 +113,6 @@ def upgrade() -> None:
     sa.Column('name', sa.Text(collation='C'), nullable=False),
     sa.Column('uid', sa.Text(), nullable=False),
     sa.Column('prev_rv', sa.BigInteger(), nullable=True),
-    sa.Column('create_rv', sa.BigInteger(), nullable=False),
     sa.Column('labels', postgresql.JSONB(astext_type=sa.Text()), nullable=False),
     sa.Column('fields', postgresql.JSONB(astext_type=sa.Text()), nullable=False),
     sa.Column('prev_labels', postgresql.JSONB(astext_type=sa.Text()), nullable=True),
@@ -122,7 +121,12 @@ def upgrade() -> None:
     sa.PrimaryKeyConstraint('rv')
     )
     op.create_index('changes_object', 'changes', ['kind', 'org', 'project', 'name', 'rv'], unique=False)
-    op.create_index('changes_time', 'changes', ['time'], unique=False)
+    op.create_table('compaction',
+    sa.Column('id', sa.SmallInteger(), autoincrement=False, nullable=False),
+    sa.Column('compacted_rv', sa.BigInteger(), nullable=False),
+    sa.Column('pruned_rv', sa.BigInteger(), nullable=False),
+    sa.PrimaryKeyConstraint('id')
+    )
     op.create_table('engine',
     sa.Column('id', sa.SmallInteger(), autoincrement=False, nullable=False),
     sa.Column('incarnation', sa.Text(), nullable=False),
@@ -169,7 +173,6 @@ def upgrade() -> None:
     op.create_table('meta',
     sa.Column('id', sa.SmallInteger(), autoincrement=False, nullable=False),
     sa.Column('rv', sa.BigInteger(), nullable=False),
-    sa.Column('compacted_rv', sa.BigInteger(), nullable=False),
     sa.PrimaryKeyConstraint('id')
     )
     op.create_table('objects',
@@ -222,7 +225,8 @@ def upgrade() -> None:
     sa.PrimaryKeyConstraint('hash')
     )
     op.create_index('tokens_attempt', 'tokens', ['attempt'], unique=False, postgresql_where=sa.text('attempt IS NOT NULL'))
-    op.execute("INSERT INTO meta (id, rv, compacted_rv) VALUES (1, 0, 0)")
+    op.execute("INSERT INTO meta (id, rv) VALUES (1, 0)")
+    op.execute("INSERT INTO compaction (id, compacted_rv, pruned_rv) VALUES (1, 0, 0)")
 
 
 def downgrade() -> None:
@@ -242,7 +246,7 @@ def downgrade() -> None:
     op.drop_table('idempotency')
     op.drop_table('function_load')
     op.drop_table('engine')
-    op.drop_index('changes_time', table_name='changes')
+    op.drop_table('compaction')
     op.drop_index('changes_object', table_name='changes')
     op.drop_table('changes')
     op.drop_table('calls')

@@ -190,7 +190,7 @@ async def test_a_deleted_event_carries_the_last_state_with_the_revision_of_the_d
 async def test_a_lost_notification_costs_only_a_poll(store: Store, replica: Store) -> None:
     await store.database.execute(
         "INSERT INTO changes SELECT 1, now(), 'ADDED', 'Thing', 'acme', 'default', 'x', 'u', "
-        "NULL, 1, '{}', '{}', NULL, NULL, '{}'"
+        "NULL, '{}', '{}', NULL, NULL, '{}'"
     )
     await store.database.execute("UPDATE meta SET rv = 1")
     await eventually(lambda: replica.feed.last_rv == 1 and store.feed.last_rv == 1)

@@ -1,0 +1,65 @@
+"""Telling other processes that there are changes to read.
+
+Sent after the commit and from another connection, because NOTIFY inside a transaction takes a lock of the whole
+database cluster until it ends. One notification stands for all changes of a few milliseconds. A lost one costs a poll
+of the change feed (`changes.py`), never data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import asyncpg
+import structlog
+
+from controlplane.store.database import Database, is_passing
+
+if TYPE_CHECKING:
+    Connection = asyncpg.Connection[asyncpg.Record]
+
+log = structlog.get_logger(__name__)
+
+CHANNEL = "nodus_changes"
+PAUSE_SECONDS = 0.005
+
+
+class Notifier:
+    """Sends at most one notification every few milliseconds."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._connection: Connection | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._again = False
+
+    def notify(self) -> None:
+        """Tell the others soon."""
+        self._again = True
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._send(), name="notify")
+
+    async def stop(self) -> None:
+        """Stop sending and give the connection back."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._connection is not None:
+            self._connection.terminate()
+            self._connection = None
+
+    async def _send(self) -> None:
+        while self._again:
+            self._again = False
+            try:
+                if self._connection is None or self._connection.is_closed():
+                    self._connection = await self._database.connect("notifier")
+                    # A notification need not survive a crash, so it need not wait for the disk.
+                    await self._connection.execute("SET synchronous_commit = off")
+                await self._connection.execute(f"NOTIFY {CHANNEL}")
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+                if not is_passing(error):
+                    raise
+                log.warning("a notification was lost; readers will poll", error=repr(error))
+                return
+            await asyncio.sleep(PAUSE_SECONDS)
