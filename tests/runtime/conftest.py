@@ -1,0 +1,96 @@
+"""What the tests of `runtime/` share: one environment a Python minor for the whole session, and a host on it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from runtime.environments import Environment, Environments
+from runtime.host import LOCK_FILE, Host, HostLimits, open_host
+from runtime.logs import Chunk, LogLimits
+from runtime.pythons import PythonLocator, find_uv
+from runtime.sandbox import Tools, find_tools
+from tests.runtime.scripted_api import ScriptedApi
+
+OWN_MINOR = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+LIMITS = HostLimits(
+    scratch_bytes_max=64 << 20,
+    pids_max=128,
+    worker_memory_bytes_max=512 << 20,
+    all_memory_bytes_max=None,
+    start_seconds_max=60,
+    exit_seconds_max=5,
+    silence_seconds_max=30,
+    logs=LogLimits(),
+)
+
+
+@dataclasses.dataclass
+class Log:
+    """A sink that keeps what it is given."""
+
+    chunks: list[Chunk] = dataclasses.field(default_factory=list)
+
+    async def __call__(self, chunk: Chunk) -> None:
+        self.chunks.append(chunk)
+
+    def text(self, stream: str | None = None) -> list[str]:
+        lines = [line for chunk in self.chunks for line in chunk.lines]
+        return [text for _, name, text in lines if stream in (None, name)]
+
+
+@pytest.fixture(scope="session")
+def locator() -> PythonLocator:
+    return PythonLocator(os.environ, find_uv(os.environ))
+
+
+@pytest.fixture(scope="session")
+def environments_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("environments")
+
+
+@pytest.fixture(scope="session")
+def environments(environments_directory: Path) -> Environments:
+    uv = find_uv(os.environ)
+    return Environments(directory=environments_directory, lock_file=LOCK_FILE, uv=uv, environ=os.environ)
+
+
+@pytest.fixture(scope="session")
+async def environment(environments: Environments, locator: PythonLocator) -> Environment:
+    """The worker's environment on the Python that runs the tests."""
+    return await environments.ensure(locator.locate(OWN_MINOR), print)
+
+
+@pytest.fixture(scope="session")
+def tools() -> Tools:
+    return find_tools(os.environ)
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[ScriptedApi]:
+    async with ScriptedApi().serving() as scripted:
+        yield scripted
+
+
+@pytest.fixture
+async def host(tmp_path: Path, environments_directory: Path, api: ScriptedApi) -> AsyncIterator[Host]:
+    opened = await open_host(
+        directory=tmp_path / "node",
+        environments=environments_directory,
+        api_url=api.url,
+        environ=os.environ,
+        limits=LIMITS,
+    )
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
