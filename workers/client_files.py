@@ -27,15 +27,16 @@ class Access:
     api_key: str
     project: str
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment of the public SDK and CLI."""
+        return {"NODUS_API_URL": self.api_url, "NODUS_API_KEY": self.api_key, "NODUS_PROJECT": self.project}
+
 
 def write_client_env(path: Path, access: Access) -> None:
     """Assignments that `. client.env` or `set -a; . client.env` reads."""
-    assignments = {
-        "NODUS_API_URL": access.api_url,
-        "NODUS_API_KEY": access.api_key,
-        "NODUS_PROJECT": access.project,
-    }
-    write_private(path, "".join(f"{name}={shlex.quote(value)}\n" for name, value in assignments.items()))
+    lines = (f"{name}={shlex.quote(value)}\n" for name, value in access.variables.items())
+    write_private(path, "".join(lines))
 
 
 def write_kubeconfig(path: Path, access: Access, authority: Path) -> None:

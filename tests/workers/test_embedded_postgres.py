@@ -1,0 +1,93 @@
+"""The embedded PostgreSQL as `up` uses it: in a folder that nobody else may enter, through every kind of end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from workers.engines.child import free_port
+from workers.engines.postgres import EmbeddedPostgres
+
+PASSWORD = "a b'c"
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[EmbeddedPostgres]:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    started = EmbeddedPostgres(closed / "postgres", port=free_port(), password=PASSWORD, log=tmp_path / "log")
+    await started.start()
+    yield started
+    started.stop()
+
+
+async def rows(server: EmbeddedPostgres, sql: str) -> list[asyncpg.Record]:
+    connection = await asyncpg.connect(
+        host="127.0.0.1", port=server.port, user="nodus", password=PASSWORD, database="nodus"
+    )
+    try:
+        found: list[asyncpg.Record] = await connection.fetch(sql)
+        return found
+    finally:
+        await connection.close()
+
+
+async def test_it_runs_without_root_and_with_no_capability(server: EmbeddedPostgres) -> None:
+    status = dict(
+        line.split(":", 1)
+        for line in Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
+        if ":" in line
+    )
+    assert status["Uid"].split()[0] != "0"
+    assert int(status["CapEff"], 16) == 0
+
+
+async def test_what_was_committed_survives_a_kill_and_a_stop(server: EmbeddedPostgres) -> None:
+    await rows(server, "CREATE TABLE kept (value int)")
+    await rows(server, "INSERT INTO kept VALUES (1)")
+    server.process.kill()
+    server.process.wait()
+    await server.start()
+    await rows(server, "INSERT INTO kept VALUES (2)")
+    server.stop()
+    assert server.process.returncode == 0
+    await server.start()
+    assert [row["value"] for row in await rows(server, "SELECT value FROM kept ORDER BY value")] == [1, 2]
+
+
+async def test_a_pid_file_whose_process_is_another_program_does_not_stop_it(server: EmbeddedPostgres) -> None:
+    server.process.kill()
+    server.process.wait()
+    lines = (server.folder / "postmaster.pid").read_text().splitlines()
+    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        (server.folder / "postmaster.pid").write_text("\n".join([str(other.pid), *lines[1:]]) + "\n")
+        await server.start()
+        assert await rows(server, "SELECT 1 AS value")
+    finally:
+        other.communicate(b"\n")
+
+
+async def test_the_password_is_asked_for_and_on_no_command_line(server: EmbeddedPostgres) -> None:
+    with pytest.raises(asyncpg.InvalidPasswordError):
+        await asyncpg.connect(host="127.0.0.1", port=server.port, user="nodus", password="no", database="nodus")
+    assert PASSWORD.encode() not in Path(f"/proc/{server.process.pid}/cmdline").read_bytes()
+
+
+async def test_a_port_that_is_taken_is_told_with_the_servers_own_words(
+    tmp_path: Path, server: EmbeddedPostgres
+) -> None:
+    second = EmbeddedPostgres(tmp_path / "second", port=server.port, password="x", log=tmp_path / "second.log")
+    with pytest.raises(RuntimeError, match=r"PostgreSQL did not start: .*could not create any TCP/IP sockets"):
+        await second.start()
+
+
+def test_only_root_needs_another_user() -> None:
+    # The other branch runs wherever the suite runs without root; both must keep working.
+    assert (os.geteuid() == 0) == bool(EmbeddedPostgres(Path("x"), port=1, password="", log=Path("y"))._account)

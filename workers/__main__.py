@@ -1,0 +1,81 @@
+"""The operator's command: `python -m workers up|api|control|node|init|health`.
+
+Each command imports only what it runs, since a process should not pay for the others' libraries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+
+from workers.logs import configure_logging
+from workers.names import ProcessName
+from workers.wiring import read_settings
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Run nodus-server, whole or one process of it.")
+
+
+@app.command()
+def up(
+    data_dir: Annotated[Path, typer.Option(help="Where all state lives; made when it does not exist.")],
+    port: Annotated[int | None, typer.Option(help="Port of the http API; a free one when not given.")] = None,
+    example: Annotated[Path | None, typer.Option(help="Run this file with `nodus run` once everything is up.")] = None,
+) -> None:
+    """Run everything on this machine, in the foreground, on embedded engines."""
+    from workers.up import UpOptions, run_up
+
+    sys.exit(run_up(UpOptions(data_dir=data_dir, port=port, example=example)))
+
+
+@app.command()
+def api() -> None:
+    """Run one API process; settings come from the environment."""
+    from workers.api import serve_api
+
+    configure_logging()
+    uvloop.run(serve_api(read_settings()))
+
+
+@app.command()
+def control() -> None:
+    """Run one control process: workflows, and the activities that touch SQL."""
+    from workers.control import run_control
+
+    configure_logging()
+    uvloop.run(run_control(read_settings()))
+
+
+@app.command()
+def node() -> None:
+    """Run the node of this host: it starts and watches sandboxed workers."""
+    from workers.node import run_node
+
+    configure_logging()
+    uvloop.run(run_node(read_settings()))
+
+
+@app.command()
+def init() -> None:
+    """Bring the database to the current schema; at the first start make the admin key and print it once."""
+    from workers.initialise import initialise
+
+    token = asyncio.run(initialise(read_settings()))
+    if token is not None:
+        typer.echo(f"NODUS_API_KEY={token}")
+
+
+@app.command()
+def health(process: ProcessName) -> None:
+    """Exit 0 when the process of this host works, 1 when it does not."""
+    from workers.health import is_healthy
+
+    sys.exit(0 if asyncio.run(is_healthy(process, read_settings())) else 1)
+
+
+if __name__ == "__main__":
+    app()

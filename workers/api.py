@@ -1,0 +1,82 @@
+"""The `api` process: one application on plain http, and on https when a certificate is configured.
+
+It is stateless: any number of them share a database. On SIGTERM it says it is not ready, ends streams and held claims,
+answers what is in flight and commits what waits. Next: `wiring.py` for what the application is made of, `api/app.py`
+for what it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Iterator
+
+import structlog
+import uvicorn
+from starlette.types import ASGIApp
+
+from controlplane.settings import Settings
+from workers.wiring import open_api
+
+log = structlog.get_logger("api")
+
+BACKLOG = 4_096
+KEEP_ALIVE_SECONDS = 75
+"""Longer than clients keep an idle connection, so it is never closed under a request of theirs."""
+FINISH_SECONDS = 10
+
+
+class Listener(uvicorn.Server):
+    """A uvicorn server whose process handles the signals, since two of them share it."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals alone."""
+        yield
+
+
+async def serve_api(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    async with open_api(settings) as (app, stopping):
+        listeners = [Listener(config) for config in _configs(app, settings)]
+        serving = [asyncio.create_task(listener.serve(), name="listener") for listener in listeners]
+        stopped = asyncio.create_task(stop.wait())
+        # A listener that cannot bind its port ends at once; then the process must end too.
+        await asyncio.wait([stopped, *serving], return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        stopping.set()
+        for listener in listeners:
+            listener.should_exit = True
+        await asyncio.gather(*serving)
+        log.info("stopped")
+
+
+def _configs(app: ASGIApp, settings: Settings) -> Iterator[uvicorn.Config]:
+    yield _config(app, settings.http_host, settings.http_port)
+    if settings.https_port:
+        config = _config(app, settings.http_host, settings.https_port)
+        config.ssl_certfile = settings.tls_certificate
+        config.ssl_keyfile = settings.tls_key
+        yield config
+
+
+def _config(app: ASGIApp, host: str, port: int) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=FINISH_SECONDS,
+    )

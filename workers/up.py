@@ -1,0 +1,262 @@
+"""`python -m workers up`: the whole system on one machine, in the foreground.
+
+Order: PostgreSQL and Temporal together, the schema and the first key, the API, then the node and the control process.
+When the API says it is ready and the others poll their queues, the files for clients are written. SIGTERM or SIGINT
+stops everything in the opposite order; after a `kill -9` the same command goes on where it was, because all state is in
+the folder. The parts are `state.py` (the folder), `supervision.py` (keeping processes alive) and `health.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from temporalio.client import Client
+
+from activities.run_call_contract import CONTROL_TASK_QUEUE
+from activities.run_worker_contract import node_task_queue
+from controlplane.clock import SystemClock
+from controlplane.identity.bootstrap import FIRST_PROJECT
+from controlplane.settings import Settings
+from workers.client_files import Access, write_client_env, write_kubeconfig
+from workers.demo import run_example
+from workers.engines.postgres import EmbeddedPostgres
+from workers.engines.temporal import EmbeddedTemporal
+from workers.health import api_is_ready, polls
+from workers.initialise import ensure_admin_key
+from workers.prerequisites import check_host
+from workers.progress import Progress
+from workers.state import StartError, StateFolder
+from workers.supervision import GaveUpError, ServerProcess, Supervisor
+from workers.tls import ensure_tls
+from workers.wiring import read_settings
+
+HOST = "127.0.0.1"
+PREFIX = "NODUS_SERVER_"
+PASSED_ON = (PREFIX, "NODUS_PYTHON_")
+"""Our settings and the places of interpreters reach the processes; what is meant for clients does not."""
+READY_SECONDS_MAX = 60.0
+STOP_SECONDS = 15.0
+NODE_STOP_SECONDS = 20.0
+EXPECTED = (RuntimeError, StartError, GaveUpError)
+"""Failures whose message tells all an operator needs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpOptions:
+    """What the command line said."""
+
+    data_dir: Path
+    port: int | None = None
+    example: Path | None = None
+
+
+def run_up(options: UpOptions) -> int:
+    """Run until a signal; the exit code: 0 after a clean stop, 1 when it could not start or keep going."""
+    progress = Progress()
+    folder = StateFolder(options.data_dir)
+    try:
+        folder.create()
+        check_host(os.environ)
+        with folder.locked() as lock:
+            return asyncio.run(Machine(folder, options, progress, lock).run())
+    except StartError as error:
+        progress.warn(str(error))
+        return 1
+
+
+class Machine:
+    """The processes of one machine and how they are wired to each other."""
+
+    def __init__(self, folder: StateFolder, options: UpOptions, progress: Progress, lock: int) -> None:
+        self._folder = folder
+        self._options = options
+        self._progress = progress
+        self._lock = lock
+        self._supervisor = Supervisor(progress.warn, folder.logs)
+        self._ports = folder.ports(options.port)
+        self._secrets = folder.secrets()
+        self._tls = ensure_tls(folder.tls, SystemClock())
+        self._postgres = EmbeddedPostgres(
+            folder.postgres,
+            port=self._ports["postgres"],
+            password=self._secrets["database_password"],
+            log=folder.logs / "postgres.log",
+            inherit=(lock,),
+        )
+        self._temporal = EmbeddedTemporal(
+            folder.temporal, port=self._ports["temporal"], log=folder.logs / "temporal.log"
+        )
+        self._client: Client | None = None
+        self._api_key = ""
+
+    async def run(self) -> int:
+        """Start, serve until a signal or a failure, stop; the exit code."""
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def asked() -> None:
+            if stop.is_set():
+                self._supervisor.kill()
+                os._exit(1)  # asked twice: the state survives this, patience may not
+            stop.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, asked)
+        serving = asyncio.create_task(self._serve())
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        serving.cancel()
+        try:
+            failure = await _failure(serving)
+            if failure is not None:
+                self._progress.warn(failure)
+        finally:
+            await self._stop()
+        return 0 if failure is None else 1
+
+    async def _serve(self) -> None:
+        await self._start()
+        access = self._publish()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._supervisor.run())
+            if self._options.example is not None:
+                await run_example(self._options.example, access, self._progress)
+            self._progress.say("Serving. Ctrl-C stops everything; the state stays in " + str(self._folder.path))
+
+    async def _start(self) -> None:
+        self._folder.client_env.unlink(missing_ok=True)
+        step = self._progress.step
+        with step("PostgreSQL and Temporal"):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._supervisor.start("postgres", self._postgres))
+                group.create_task(self._supervisor.start("temporal", self._temporal))
+        with step("tables and the admin key"):
+            self._api_key = await ensure_admin_key(self._settings, self._folder.path / "admin.key")
+        with step(f"API on {self._api_url}"):
+            await self._supervisor.start("api", self._process("api"))
+        with step("node and control"):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._supervisor.start("node", self._process("node")))
+                group.create_task(self._supervisor.start("control", self._process("control")))
+
+    async def _stop(self) -> None:
+        with self._progress.step("stopped"):
+            # Workers report what they finished while the API is still there.
+            await self._supervisor.stop(["node", "control"])
+            await self._supervisor.stop(["api"])
+            await self._supervisor.stop(["postgres", "temporal"])
+
+    def _process(self, name: str) -> ServerProcess:
+        ready = {"api": self._api_is_ready, "control": self._control_is_ready, "node": self._node_is_ready}[name]
+        return ServerProcess(
+            name,
+            environment=self._environment,
+            log=self._folder.logs / f"{name}.log",
+            ready=ready,
+            ready_seconds_max=READY_SECONDS_MAX,
+            stop_seconds=NODE_STOP_SECONDS if name == "node" else STOP_SECONDS,
+            inherit=(self._lock,),
+        )
+
+    async def _api_is_ready(self, pid: int) -> bool:
+        return await api_is_ready(self._api_url)
+
+    async def _control_is_ready(self, pid: int) -> bool:
+        return await polls(await self._engine(), CONTROL_TASK_QUEUE, f"{pid}@")
+
+    async def _node_is_ready(self, pid: int) -> bool:
+        return await polls(await self._engine(), node_task_queue(self._settings.node_name), f"{pid}@")
+
+    async def _engine(self) -> Client:
+        if self._client is None:
+            self._client = await Client.connect(self._temporal.address)
+        return self._client
+
+    @cached_property
+    def _settings(self) -> Settings:
+        return read_settings(**self._wiring)
+
+    @cached_property
+    def _wiring(self) -> dict[str, str]:
+        """The settings that this machine decides; all others are the operator's."""
+        return {
+            "database_url": self._postgres.url,
+            "temporal_address": self._temporal.address,
+            "temporal_namespace": self._temporal.namespace,
+            "data_dir": str(self._folder.path),
+            "secret_key": self._secrets["secret_key"],
+            "node_token": self._secrets["node_token"],
+            "http_host": HOST,
+            "http_port": str(self._ports["http"]),
+            "https_port": str(self._ports["https"]),
+            "tls_certificate": str(self._tls.certificate),
+            "tls_key": str(self._tls.key),
+            "public_url": self._api_url,
+            "api_url": self._api_url,
+        }
+
+    @cached_property
+    def _environment(self) -> Mapping[str, str]:
+        """What the processes get: the operator's environment and settings, without what is meant for clients."""
+        passed = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("NODUS_") or name.startswith(PASSED_ON)
+        }
+        ours = {f"{PREFIX}{name.upper()}": value for name, value in self._wiring.items()}
+        return {**passed, **ours, "PYTHONUNBUFFERED": "1"}
+
+    @property
+    def _api_url(self) -> str:
+        return f"http://{HOST}:{self._ports['http']}"
+
+    def _publish(self) -> Access:
+        """Write the files for clients and tell how to use them."""
+        access = Access(
+            api_url=self._api_url,
+            https_url=f"https://{HOST}:{self._ports['https']}",
+            api_key=self._api_key,
+            project=FIRST_PROJECT,
+        )
+        write_kubeconfig(self._folder.kubeconfig, access, self._tls.authority)
+        write_client_env(self._folder.client_env, access)
+        self._progress.say(
+            f"\nReady. The public SDK and CLI use it with\n\n"
+            f"  export NODUS_API_URL={access.api_url}\n"
+            f"  export NODUS_API_KEY={access.api_key}\n\n"
+            f"(or: set -a; . {self._folder.client_env}; set +a)\n"
+            f"and kubectl with\n\n"
+            f"  export KUBECONFIG={self._folder.kubeconfig}\n"
+        )
+        return access
+
+
+async def _failure(serving: asyncio.Task[None]) -> str | None:
+    """Why serving ended, or None when it was only asked to; whatever nobody expected is raised."""
+    try:
+        await serving
+    except asyncio.CancelledError:
+        return None
+    except EXPECTED as error:
+        return str(error)
+    except ExceptionGroup as group:
+        expected, unexpected = group.split(EXPECTED)
+        if unexpected is not None or expected is None:
+            raise
+        return "; ".join(dict.fromkeys(str(error) for error in _leaves(expected)))
+    return None
+
+
+def _leaves(group: ExceptionGroup[Exception]) -> list[Exception]:
+    """The errors of a group, whatever groups are inside it."""
+    found: list[Exception] = []
+    for error in group.exceptions:
+        found += _leaves(error) if isinstance(error, ExceptionGroup) else [error]
+    return found
