@@ -1,13 +1,15 @@
 """The error table and the one exception that crosses layers.
 
 Every error a client can meet is a row of `Reason`: its wire name, HTTP status, whether a client may simply repeat the
-request, and what to do next when the raiser knows nothing better. Names and statuses equal the registry of the public SDK
-(`nodus.errors`), which picks its exception class by them; a contract test holds the two together. `api/errors.py` renders
-an `ApiError` as a `Status` body, `activities/errors.py` carries it into Temporal; nothing else translates errors.
+request, and what to do next when the raiser knows nothing better. Names and statuses equal the registry of the public
+SDK (`nodus.errors`), which picks its exception class by them; a contract test holds the two together. `api/errors.py`
+renders an `ApiError` as a `Status` body, `activities/errors.py` carries it into Temporal; nothing else translates
+errors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -22,6 +24,9 @@ class Row:
     retryable: bool
     fix: str
 
+
+CAUSES_TOLD = 5
+"""Causes in the one-line message of an error; `details.causes` has them all."""
 
 _R = True
 _F = False
@@ -115,9 +120,18 @@ def not_found(plural: str, name: str) -> ApiError:
     return ApiError(Reason.NOT_FOUND, f'{plural}.nodus.dev "{name}" not found', subject=(plural, name))
 
 
-def invalid(kind: str, name: str, causes: list[Cause]) -> ApiError:
-    """A 422 that lists every problem found in one object of `kind`."""
-    told = "; ".join(f"{cause.field}: {cause.message}" for cause in causes)
+def invalid(plural: str, name: str, causes: Sequence[Cause]) -> ApiError:
+    """A 422 that lists every problem found in one object; the message tells the first few of them."""
     return ApiError(
-        Reason.INVALID, f'{kind}.nodus.dev "{name}" is invalid: {told}', causes=tuple(causes), subject=(kind, name)
+        Reason.INVALID,
+        f'{plural}.nodus.dev "{name}" is invalid: {told(causes)}',
+        causes=tuple(causes),
+        subject=(plural, name),
     )
+
+
+def told(causes: Sequence[Cause]) -> str:
+    """The first causes in one line, and how many more there are."""
+    shown = "; ".join(f"{cause.field}: {cause.message}" for cause in causes[:CAUSES_TOLD])
+    more = len(causes) - CAUSES_TOLD
+    return f"{shown}; and {more} more" if more > 0 else shown

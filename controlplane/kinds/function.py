@@ -1,8 +1,199 @@
-"""The Function kind."""
+"""The Function kind: a Python function served by a pool of workers.
+
+The fields are in `function_models.py`. Here are the rules that need more than the spec: that what it refers to exists,
+that it joins its App, that its cost cap only grows, and what this deployment does not offer.
+"""
 
 from __future__ import annotations
 
-from controlplane.machinery.kind import ALL_VERBS, Kind, Scope
+from collections.abc import Callable, Iterator
+from datetime import datetime
+
+from controlplane.errors import Cause, invalid
+from controlplane.kinds.catalog import CATALOG_ADVICE, is_offered
+from controlplane.kinds.function_models import FunctionSpec, FunctionStatus
+from controlplane.kinds.membership import APP_LABEL, join_app
+from controlplane.kinds.references import digest_of
+from controlplane.machinery.conditions import Condition, with_condition
+from controlplane.machinery.documents import immutable, value_at
+from controlplane.machinery.kind import (
+    ALL_VERBS,
+    AdmissionContext,
+    Column,
+    Document,
+    Kind,
+    Scope,
+    Subresource,
+    Unoffered,
+)
+from controlplane.machinery.problems import NOT_FOUND
+from controlplane.machinery.quantities import parse_money
+from controlplane.machinery.table import AGE_COLUMN, NAME_COLUMN, NOTHING, PHASE_COLUMN, text_at
+
+
+class FunctionStrategy:
+    """What Functions add to the generic verbs."""
+
+    async def prepare_create(self, document: Document, context: AdmissionContext) -> None:
+        await _check_references(None, document, context)
+        app = await join_app(document, context)
+        document["status"] = _initial_status(document["spec"], context.now)
+        _note_app_version(document, app)
+
+    async def prepare_update(self, old: Document, new: Document, context: AdmissionContext) -> None:
+        _check_cost_cap(old, new)
+        await _check_references(old, new, context)
+        app = await join_app(new, context)
+        if new["spec"] != old["spec"]:
+            _note_app_version(new, app)
+        new["status"] = {**new["status"], **_observed_at_once(old, new)}
+
+
+def _observed_at_once(old: Document, new: Document) -> Document:
+    """The parts of status that only repeat the spec and so change with it."""
+    changes: Document = {}
+    image, cap = new["spec"].get("image"), new["spec"].get("maxCostUSD")
+    if image != old["spec"].get("image"):
+        # The digest and process of the old image say nothing about the new one.
+        changes["image"] = {"reference": image} if image else {}
+    if cap != old["spec"].get("maxCostUSD"):
+        cost = {name: amount for name, amount in new["status"].get("cost", {}).items() if name != "limitUSD"}
+        changes["cost"] = {**cost, "limitUSD": cap} if cap else cost
+    return changes
+
+
+def _initial_status(spec: Document, now: datetime) -> Document:
+    """Running at once when calls can be taken without a worker, as with scale to zero."""
+    stopped = spec["state"] == "Stopped"
+    warm = spec["scaling"]["minWorkers"] > 0
+    if stopped:
+        phase, reason, message = "Stopped", "Stopped", "stopped by request; calls queue until it is started"
+        ready = Condition("Ready", "False", "Stopped", message, 1)
+    elif warm:
+        phase, reason, message = "Starting", "Starting", "the first worker has not started yet"
+        ready = Condition("Ready", "False", "Starting", message, 1)
+    else:
+        phase, reason, message = "Running", "Idle", "ready to take calls; workers start with the first one"
+        ready = Condition("Ready", "True", "ScaledToZero", message, 1)
+    conditions = with_condition([], ready, now)
+    conditions = with_condition(conditions, Condition("Funded", "True", "Funded", "calls can be paid for", 1), now)
+    cost = {"totalUSD": "0.00", "heldUSD": "0.00", "rateUSDPerHour": "0.00"}
+    if "maxCostUSD" in spec:
+        cost["limitUSD"] = spec["maxCostUSD"]
+    return {
+        "phase": phase,
+        "reason": reason,
+        "message": message,
+        "conditions": conditions,
+        "observedGeneration": 1,
+        "workers": {"ready": 0, "busy": 0, "idle": 0, "starting": 0, "draining": 0},
+        "queue": {"queued": 0, "running": 0},
+        "image": {"reference": spec["image"]} if "image" in spec else {},
+        "cost": cost,
+    }
+
+
+def _note_app_version(document: Document, app: Document | None) -> None:
+    version = value_at(app, "status.version") if app is not None else None
+    if version is not None:
+        document["status"] = {**document["status"], "appVersion": version}
+
+
+def _check_cost_cap(old: Document, new: Document) -> None:
+    """`FieldImmutable` when the cap is lowered; a cap may be added, raised and taken away."""
+    before, after = old["spec"].get("maxCostUSD"), new["spec"].get("maxCostUSD")
+    if before is not None and after is not None and parse_money(after) < parse_money(before):
+        cause = Cause("spec.maxCostUSD", f"may only be raised; it is {before}")
+        raise immutable(FUNCTION, new["metadata"]["name"], [cause])
+
+
+async def _check_references(old: Document | None, new: Document, context: AdmissionContext) -> None:
+    """`Invalid` when something that the spec newly refers to does not exist.
+
+    What an older version of the Function already referred to is not asked for again, so that a Function whose Secret
+    was deleted can still be stopped.
+    """
+    known = {(kind, name) for kind, name, _ in _references(old["spec"])} if old is not None else set()
+    causes = []
+    for kind, name, field in _references(new["spec"]):
+        if (kind, name) in known:
+            continue
+        if kind == "blob":
+            found = await context.lookup.blob_exists(digest_of(name))
+        else:
+            found = await context.lookup.get(kind, name) is not None
+        if not found:
+            what = "a blob that was uploaded to" if kind == "blob" else f"a {kind} of"
+            causes.append(Cause(field, f'must name {what} the project; "{name}" does not exist', NOT_FOUND))
+    if causes:
+        raise invalid(FUNCTION.plural, new["metadata"]["name"], causes)
+
+
+def _references(spec: Document) -> Iterator[tuple[str, str, str]]:
+    """(kind or "blob", name, field) of everything that a spec refers to."""
+    if "blob" in spec["code"]:
+        yield "blob", spec["code"]["blob"], "spec.code.blob"
+    if "imageRef" in spec:
+        yield "Image", spec["imageRef"], "spec.imageRef"
+    for index, mount in enumerate(spec.get("secrets", ())):
+        yield "Secret", mount["name"], f"spec.secrets[{index}].name"
+    for index, variable in enumerate(spec.get("env", ())):
+        reference = variable.get("valueFrom", {}).get("secretKeyRef")
+        if reference:
+            yield "Secret", reference["name"], f"spec.env[{index}].valueFrom.secretKeyRef.name"
+
+
+def _image_cell(document: Document, now: datetime) -> str | int:
+    spec = document["spec"]
+    return str(spec.get("image") or spec.get("imageRef") or NOTHING)
+
+
+def _gpu_cell(document: Document, now: datetime) -> str | int:
+    gpu = value_at(document, "spec.resources.gpu")
+    return f"{'|'.join(gpu['type'])}:{gpu['count']}" if gpu else NOTHING
+
+
+def _app_cell(document: Document, now: datetime) -> str | int:
+    return str(document["metadata"].get("labels", {}).get(APP_LABEL, NOTHING))
+
+
+def _uses(path: str) -> Callable[[Document], bool]:
+    """Whether a spec has something other than an empty list at a dotted path."""
+    return lambda spec: bool(value_at(spec, path))
+
+
+def _opens_network(spec: Document) -> bool:
+    egress = value_at(spec, "network.egress") or {}
+    return egress.get("policy", "Deny") != "Deny" or bool(egress.get("allow") or egress.get("presets"))
+
+
+_IN_FUNCTION = "Do it inside the function, or in its class's `@enter` method."
+UNOFFERED = (
+    Unoffered("spec.cluster", _uses("cluster"), "Leave `cluster` out; each call runs on one machine."),
+    Unoffered("spec.volumes", _uses("volumes"), "Leave `volumes` out; pass data as arguments and results."),
+    Unoffered("spec.connections", _uses("connections"), "Leave `connections` out; use Secrets."),
+    Unoffered("spec.resources.gpu", _uses("resources.gpu"), "Leave `gpu` out; this host offers no accelerators."),
+    Unoffered("spec.placement.pool", _uses("placement.pool"), "Leave `pool` out; workers run on this host."),
+    Unoffered("spec.placement.dedicated", _uses("placement.dedicated"), "Leave `dedicated` out."),
+    Unoffered("spec.placement.community", _uses("placement.community"), "Leave `community` out."),
+    Unoffered(
+        "spec.network.egress",
+        _opens_network,
+        "Leave `network` out or set its policy to Deny; workers have no network yet, so pass data as arguments.",
+    ),
+    Unoffered("spec.image", lambda spec: "image" in spec and not is_offered(spec["image"]), CATALOG_ADVICE),
+    Unoffered("spec.imagePullSecrets", _uses("imagePullSecrets"), "Leave it out; images of the catalog are public."),
+    Unoffered("spec.command", _uses("command"), "Leave `command` out; workers run the public runtime."),
+    Unoffered("spec.args", _uses("args"), "Leave `args` out; workers run the public runtime."),
+    Unoffered("spec.sidecars", _uses("sidecars"), _IN_FUNCTION),
+    Unoffered("spec.initCommand", _uses("initCommand"), _IN_FUNCTION),
+    Unoffered(
+        "spec.recovery.continuity",
+        lambda spec: spec["recovery"]["continuity"] == "Checkpointed",
+        "Use Ephemeral; a call that loses its worker starts again.",
+    ),
+    Unoffered("spec.serviceAccountName", _uses("serviceAccountName"), "Leave it out; workers act as their Function."),
+)
 
 FUNCTION = Kind(
     kind="Function",
@@ -10,11 +201,33 @@ FUNCTION = Kind(
     uid_prefix="fn",
     scope=Scope.PROJECT,
     verbs=ALL_VERBS,
-    description="Function",
-    spec=None,
-    status=None,
-    columns=(),
+    description="A Python function served by a pool of warm workers; calling it creates FunctionCalls.",
+    spec=FunctionSpec,
+    status=FunctionStatus,
+    columns=(
+        NAME_COLUMN,
+        PHASE_COLUMN,
+        Column("Ready", text_at("status.workers.ready", 0), "Workers that take calls.", type="integer"),
+        Column("Queued", text_at("status.queue.queued", 0), "Calls that wait for a worker.", type="integer"),
+        Column("Running", text_at("status.queue.running", 0), "Calls on a worker.", type="integer"),
+        Column("$/H", text_at("status.cost.rateUSDPerHour", "0.00"), "What the running workers cost an hour."),
+        Column("Spend", text_at("status.cost.totalUSD", "0.00"), "What the Function has cost, in USD."),
+        AGE_COLUMN,
+        Column("App", _app_cell, "The App it is a member of.", priority=1),
+        Column("Image", _image_cell, "What its workers are started from.", priority=1),
+        Column("GPU", _gpu_cell, "Accelerators of each worker.", priority=1),
+        Column("Min", text_at("spec.scaling.minWorkers"), "Workers kept without calls.", type="integer", priority=1),
+        Column("Max", text_at("spec.scaling.maxWorkers"), "Most workers at once.", type="integer", priority=1),
+    ),
     short_names=("fn",),
     selectable_fields=("spec.state", "status.phase", "status.reason"),
+    unoffered=UNOFFERED,
+    subresources=(
+        Subresource("log", ("get",), "What the workers printed."),
+        Subresource("calls", ("create",), "Create many calls at once.", kind="FunctionCallList"),
+        Subresource("claims", ("create",), "How workers take calls and report them.", kind="FunctionClaim"),
+    ),
+    deletion_finalizer="nodus.dev/workers",
+    strategy=FunctionStrategy(),
     scope_resource="functions",
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from controlplane.errors import ApiError, Cause, Reason, invalid
+from controlplane.errors import ApiError, Cause, Reason, invalid, told
 from controlplane.machinery import problems
 from controlplane.machinery.kind import API_VERSION, Document, Kind
 from controlplane.machinery.meta import check_namespace, metadata_for_create, metadata_for_update
@@ -82,10 +82,9 @@ def check_immutable(kind: Kind, stored: Document, new: Document) -> None:
 
 def immutable(kind: Kind, name: str, causes: list[Cause]) -> ApiError:
     """The 409 for fields that may not be changed, or not in this way."""
-    told = "; ".join(f"{cause.field}: {cause.message}" for cause in causes)
     return ApiError(
         Reason.FIELD_IMMUTABLE,
-        f'{kind.plural}.nodus.dev "{name}" cannot be changed: {told}',
+        f'{kind.plural}.nodus.dev "{name}" cannot be changed: {told(causes)}',
         causes=tuple(causes),
         details={"diff": [cause.field for cause in causes]},
         subject=(kind.plural, name),

@@ -55,6 +55,7 @@ class Column:
     read: Callable[[Document, datetime], str | int]
     description: str
     type: str = "string"
+    format: str = ""
     priority: int = 0
 
 
@@ -77,6 +78,8 @@ class AdmissionContext:
     principal: str
     now: datetime
     lookup: Lookup
+    body: Document | None = None
+    """What the client sent for an update: a merge patch, or the whole object. None when it cannot be told."""
 
 
 class Strategy(Protocol):

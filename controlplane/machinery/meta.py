@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError
 from controlplane.clock import parse_time
 from controlplane.errors import ApiError, Cause, Reason
 from controlplane.machinery import problems
+from controlplane.machinery.grammar import LABEL_VALUE_PATTERN, NAME_PATTERN, SENTENCES
 from controlplane.machinery.kind import Document, Kind, Scope
 from controlplane.machinery.model import ApiModel
 from controlplane.machinery.validation import causes_of, without_nulls
@@ -25,19 +26,18 @@ RESERVED_PREFIX = "nodus.dev/"
 LAST_APPLIED = "nodus.dev/last-applied"
 REQUEST_SUFFIX = "-requested-at"
 
-NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 LABELS_MAX = 64
 ANNOTATIONS_BYTES_MAX = 256 << 10
 FINALIZERS_MAX = 32
 OWNERS_MAX = 32
 
-_NAME = re.compile(NAME_PATTERN.removesuffix("$") + r"\Z")
+_NAME = re.compile(NAME_PATTERN)
 _NAME_PREFIX = re.compile(r"[a-z0-9][-a-z0-9]*\Z")
 _KEY = re.compile(
     r"(?=.{1,317}\Z)(?:(?=[^/]{1,253}/)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*/)?"
     r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z"
 )
-_LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?\Z")
+_LABEL_VALUE = re.compile(LABEL_VALUE_PATTERN)
 
 _CLIENT_FIELDS = ("labels", "annotations", "finalizers", "ownerReferences")
 _KNOWN = frozenset(
@@ -170,13 +170,8 @@ def _names(raw: dict[str, Any], causes: list[Cause]) -> Document:
     name, prefix = raw.get("name"), raw.get("generateName")
     metadata: Document = {}
     if name:
-        if not isinstance(name, str) or not _NAME.match(name):
-            causes.append(
-                Cause(
-                    "metadata.name",
-                    "must be at most 63 lower case letters, digits or '-', starting and ending with a letter or digit",
-                )
-            )
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            causes.append(Cause("metadata.name", SENTENCES[NAME_PATTERN]))
         metadata["name"] = name
     elif not prefix:
         causes.append(Cause("metadata.name", "must be specified, or `generateName` must be", problems.REQUIRED))
@@ -212,14 +207,8 @@ def _labels(value: object, causes: list[Cause]) -> object:
         causes.append(Cause("metadata.labels", f"must have at most {LABELS_MAX} items", problems.TOO_MANY))
     for key, text in value.items():
         _check_key("metadata.labels", key, causes)
-        if not _LABEL_VALUE.match(text):
-            causes.append(
-                Cause(
-                    f"metadata.labels[{key}]",
-                    "must be empty or at most 63 letters, digits, '-', '_' or '.', starting and ending with a letter "
-                    "or digit",
-                )
-            )
+        if text and not _LABEL_VALUE.fullmatch(text):
+            causes.append(Cause(f"metadata.labels[{key}]", f"may be empty, or {SENTENCES[LABEL_VALUE_PATTERN]}"))
     return value
 
 

@@ -130,7 +130,7 @@ class _Patcher:
         if not _equal(self._get(path), expected):
             raise ApiError(
                 Reason.CONFLICT,
-                f'operation {self._position} of the JSON patch: the value at "{operation["path"]}" is not the expected one',
+                f'operation {self._position} of the JSON patch failed its test: "{operation["path"]}" is different',
             )
 
     def _add(self, path: list[str], value: object) -> None:

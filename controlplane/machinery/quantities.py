@@ -1,4 +1,4 @@
-"""Durations, quantities and money: text on the wire, integers inside, one canonical spelling each.
+"""Durations, quantities, times and money: text on the wire, integers inside, one canonical spelling each.
 
 Clients may spell a value as they like (`90s`, `1m30s`); the stored object holds the canonical text, so a value that was
 sent again counts as no change. Durations are Go's, quantities are those of Kubernetes, money is decimal USD. The
@@ -14,6 +14,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 
+from controlplane.clock import format_time, parse_time
 from controlplane.machinery.problems import problem
 
 NANOSECONDS = 1_000_000_000
@@ -159,6 +160,14 @@ def canonical_money(text: str) -> str:
     return format_money(parse_money(text))
 
 
+def canonical_time(text: str) -> str:
+    """The canonical spelling of an RFC 3339 time: whole seconds with `Z`; `ValueError` when it is none."""
+    try:
+        return format_time(parse_time(text))
+    except (ValueError, OverflowError):
+        raise ValueError('must be an RFC 3339 time such as "2026-11-29T11:17:42Z"') from None
+
+
 def _no_quantity() -> ValueError:
     return ValueError('must be a quantity such as "500m", "2" or "512Mi"')
 
@@ -218,6 +227,11 @@ Quantity = Annotated[
     WithJsonSchema({"type": "string", "format": "quantity"}),
 ]
 """A Kubernetes quantity that is not negative, in its canonical spelling."""
+
+Time = Annotated[
+    str, AfterValidator(_canonical(canonical_time)), WithJsonSchema({"type": "string", "format": "date-time"})
+]
+"""An RFC 3339 time, in whole seconds of UTC."""
 
 Money = Annotated[
     str,

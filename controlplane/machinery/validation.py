@@ -15,10 +15,12 @@ from typing import Any, get_args
 import orjson
 import yaml
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from controlplane.errors import ApiError, Cause, Reason, invalid
 from controlplane.machinery import problems
+from controlplane.machinery.grammar import SENTENCES
 from controlplane.machinery.kind import Document, Kind
 from controlplane.machinery.model import ApiModel
 
@@ -112,13 +114,16 @@ def refuse_unoffered(kind: Kind, spec: Document, *, name: str = "") -> None:
     used = [entry for entry in kind.unoffered if entry.is_used(spec)]
     if not used:
         return
-    causes = tuple(Cause(entry.field, "is not offered by this deployment", problems.NOT_SUPPORTED) for entry in used)
+    causes = tuple(
+        Cause(entry.field, f"is not offered by this deployment. {entry.advice}", problems.NOT_SUPPORTED)
+        for entry in used
+    )
     fields = ", ".join(f"`{entry.field}`" for entry in used)
     raise ApiError(
         Reason.UNSUPPORTED,
         f'{kind.plural}.nodus.dev "{name}" asks for what this deployment does not offer: {fields}',
         causes=causes,
-        fix=" ".join(dict.fromkeys(entry.advice for entry in used)),
+        fix=used[0].advice if len(used) == 1 else "Change each field in `details.causes` as its message says.",
         subject=(kind.plural, name),
     )
 
@@ -134,14 +139,14 @@ def without_unknown_fields(kind: Kind, raw: Document) -> tuple[Document, list[st
         kept: Any = raw
         for location in unknown:
             kept = _without(kept, location)
-        return kept, [_path("spec", location) for location in unknown]
+        return kept, [_path("spec", location, kind.spec) for location in unknown]
     return raw, []
 
 
 def causes_of(error: ValidationError, root: str, model: type[ApiModel]) -> Iterator[Cause]:
     """One cause for each problem of a failed validation, with the field's path on the wire."""
     for entry in error.errors(include_url=False, include_input=False)[:CAUSES_MAX]:
-        path = _path(root, entry["loc"])
+        path = _path(root, entry["loc"], model)
         if entry["type"] == problems.CUSTOM_TYPE:
             for found in entry["ctx"]["problems"]:
                 yield Cause(path + found.path, found.message, found.reason)
@@ -158,14 +163,26 @@ def without_nulls(value: Any) -> Any:  # noqa: ANN401 - JSON of any shape
     return value
 
 
-def _path(root: str, location: tuple[int | str, ...]) -> str:
+def _path(root: str, location: tuple[int | str, ...], model: type[ApiModel]) -> str:
+    """The path of a field on the wire; pydantic names a missing one that has a default as Python does."""
     path = root
+    current: type[ApiModel] | None = model
     for step in location:
         if isinstance(step, int):
             path += f"[{step}]"
         elif step != "[key]":
-            path += f".{step}" if path else step
+            field = _field(current, step)
+            path += f".{field.alias if field else step}"
+            current = _model_in(field.annotation) if field else None
     return path
+
+
+def _field(model: type[ApiModel] | None, name: str) -> FieldInfo | None:
+    """The field of a model with this name, that on the wire or that in Python."""
+    if model is None:
+        return None
+    fields = model.model_fields
+    return next((field for field in fields.values() if field.alias == name), None) or fields.get(name)
 
 
 def _told(entry: ErrorDetails, model: type[ApiModel]) -> tuple[str, str]:
@@ -187,7 +204,8 @@ def _told(entry: ErrorDetails, model: type[ApiModel]) -> tuple[str, str]:
         case "too_short":
             return f"must have at least {context['min_length']} items", problems.INVALID
         case "string_pattern_mismatch":
-            return f"must match the expression {context['pattern']}", problems.INVALID
+            pattern = context["pattern"]
+            return SENTENCES.get(pattern, f"must match the expression {pattern}"), problems.INVALID
         case "greater_than_equal":
             return f"must be greater than or equal to {context['ge']}", problems.INVALID
         case "less_than_equal":
@@ -229,7 +247,7 @@ def _model_at(model: type[ApiModel], location: tuple[int | str, ...]) -> type[Ap
     for step in location:
         if isinstance(step, int) or current is None:
             continue
-        field = next((field for field in current.model_fields.values() if field.alias == step), None)
+        field = _field(current, step)
         current = _model_in(field.annotation) if field else None
     return current
 
