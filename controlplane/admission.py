@@ -1,0 +1,143 @@
+"""Admission: from what a client sent to the object that may be stored.
+
+`machinery/documents.py` judges the body against the kind's models; the kind's strategy adds what needs other state;
+here the two are put in order and the server's own metadata is stamped. Everything with I/O happens here, before the
+transaction; what must still be true at the commit is checked again there (`resources/mutations.py`, the kinds' hooks).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+from controlplane.clock import Clock, format_time
+from controlplane.errors import ApiError, Reason, not_found
+from controlplane.identity.principal import Principal
+from controlplane.ids import generated_name, new_uid
+from controlplane.machinery.documents import document_for_create, document_for_update
+from controlplane.machinery.kind import AdmissionContext, Document, Kind, Scope
+from controlplane.store.cache import ObjectCache
+from controlplane.store.contract import Key
+from controlplane.store.finalizers import is_deleting
+from controlplane.store.objects import Objects
+
+CREATED_BY = "nodus.dev/created-by"
+PROJECT_KIND = "Project"
+
+BlobExists = Callable[[str, str, str], Awaitable[bool]]
+"""Whether (org, project, digest) names a blob that was uploaded and verified."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A new object, complete but for its resourceVersion; `generate_name` is set when the server chose its name."""
+
+    document: Document
+    generate_name: str
+
+
+@dataclass(slots=True)
+class ProjectLookup:
+    """What strategies ask about one project, each question once a request; found objects must not be changed."""
+
+    org: str
+    project: str
+    kinds: Mapping[str, Kind]
+    cache: ObjectCache
+    objects: Objects
+    blob_exists_in: BlobExists
+    _documents: dict[tuple[str, str], Document | None] = field(default_factory=dict)
+    _blobs: dict[str, bool] = field(default_factory=dict)
+
+    async def get(self, kind: str, name: str) -> Document | None:
+        """The object: from memory when it is kept there already, else from the database."""
+        asked = (kind, name)
+        if asked not in self._documents:
+            key = Key(kind, self.org, self.project if self.kinds[kind].scope is Scope.PROJECT else "", name)
+            self._documents[asked] = self.cache.get(key) or await self.objects.get_document(key)
+        return self._documents[asked]
+
+    async def blob_exists(self, digest: str) -> bool:
+        """Whether the project holds the blob."""
+        if digest not in self._blobs:
+            self._blobs[digest] = await self.blob_exists_in(self.org, self.project, digest)
+        return self._blobs[digest]
+
+
+class Admission:
+    """Judges creates and updates of all kinds."""
+
+    def __init__(
+        self,
+        *,
+        kinds: Mapping[str, Kind],
+        cache: ObjectCache,
+        objects: Objects,
+        blob_exists: BlobExists,
+        clock: Clock,
+    ) -> None:
+        self._kinds = kinds
+        self._cache = cache
+        self._objects = objects
+        self._blob_exists = blob_exists
+        self._clock = clock
+
+    def lookup(self, org: str, project: str) -> ProjectLookup:
+        """The look-ups of one request; sharing one between the objects of a batch asks each question once."""
+        return ProjectLookup(org, project, self._kinds, self._cache, self._objects, self._blob_exists)
+
+    async def require_project(self, org: str, project: str) -> Document:
+        """The Project, or 404 for kind projects."""
+        found = await self.lookup(org, "").get(PROJECT_KIND, project)
+        if found is None:
+            raise not_found(self._kinds[PROJECT_KIND].plural, project)
+        return found
+
+    async def create(
+        self, kind: Kind, project: str, body: Document, caller: Principal, lookup: ProjectLookup | None = None
+    ) -> Admitted:
+        """The object that `body` asks for, with defaults, uid, labels and status. Raises what its parts raise."""
+        lookup = lookup or self.lookup(caller.org, project)
+        if kind.scope is Scope.PROJECT:
+            await self._require_open_project(lookup, project)
+        document = document_for_create(kind, body, project=project)
+        now = self._clock.now()
+        metadata = document["metadata"]
+        generate_name = "" if metadata.get("name") else metadata["generateName"]
+        if generate_name:
+            metadata["name"] = generated_name(generate_name)
+        metadata["uid"] = new_uid(kind.uid_prefix)
+        metadata["generation"] = 1
+        metadata["creationTimestamp"] = format_time(now)
+        metadata["labels"] = {**metadata.get("labels", {}), CREATED_BY: caller.label}
+        await kind.strategy.prepare_create(document, self._context(caller, lookup))
+        return Admitted(document, generate_name)
+
+    async def update(self, kind: Kind, stored: Document, body: Document, caller: Principal) -> Document:
+        """The object that `body` makes of `stored`; equal to `stored` when nothing changes."""
+        project = stored["metadata"].get("namespace", "")
+        new = document_for_update(kind, stored, body)
+        if new == stored:
+            return stored
+        new = copy.deepcopy(new)
+        await kind.strategy.prepare_update(stored, new, self._context(caller, self.lookup(caller.org, project)))
+        return new
+
+    def _context(self, caller: Principal, lookup: ProjectLookup) -> AdmissionContext:
+        return AdmissionContext(
+            org=caller.org, project=lookup.project, principal=caller.label, now=self._clock.now(), lookup=lookup
+        )
+
+    async def _require_open_project(self, lookup: ProjectLookup, project: str) -> None:
+        asked = Key(PROJECT_KIND, lookup.org, "", project)
+        found = self._cache.get(asked) or await self._objects.get_document(asked)
+        if found is None:
+            raise not_found(self._kinds[PROJECT_KIND].plural, project)
+        if is_deleting(found):
+            raise ApiError(
+                Reason.FORBIDDEN,
+                f'project "{project}" is being deleted: no new objects may be created in it',
+                fix="Use another project, or create this one again once it is gone.",
+                subject=(self._kinds[PROJECT_KIND].plural, project),
+            )

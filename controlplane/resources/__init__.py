@@ -1,0 +1,67 @@
+"""The generic verbs over every kind: the domain's front door.
+
+`Resources` bundles them; `api/resources.py` and the controllers call `resources.creator.create(...)`,
+`resources.changer.change(...)`, `resources.deleter.delete(...)` and `resources.reader.list(...)`. A verb reads what it
+needs, admits the result (`controlplane/admission.py`) and commits one mutation (`mutations.py`) through the writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from controlplane.admission import Admission, BlobExists
+from controlplane.clock import Clock
+from controlplane.machinery.kind import Kind
+from controlplane.resources.answers import Answer, CreateOptions, DeleteOptions, Propagation
+from controlplane.resources.changing import Changer
+from controlplane.resources.creating import Creator
+from controlplane.resources.deletion import Deleter
+from controlplane.resources.listing import ListOptions
+from controlplane.resources.reading import Page, Reader
+from controlplane.settings import Settings
+from controlplane.store.cache import ObjectCache
+from controlplane.store.changes import ChangeFeed
+from controlplane.store.database import Database
+from controlplane.store.garbage import Garbage
+from controlplane.store.hooks import KindHooks, PlainHooks
+from controlplane.store.objects import Objects
+from controlplane.store.writer import Writer
+
+__all__ = ["Answer", "CreateOptions", "DeleteOptions", "ListOptions", "Page", "Propagation", "Resources", "build"]
+
+
+@dataclass(frozen=True)
+class Resources:
+    """The verbs, sharing one store."""
+
+    admission: Admission
+    reader: Reader
+    creator: Creator
+    changer: Changer
+    deleter: Deleter
+
+
+def build(
+    *,
+    database: Database,
+    writer: Writer,
+    objects: Objects,
+    cache: ObjectCache,
+    feed: ChangeFeed,
+    kinds: Mapping[str, Kind],
+    hooks: Mapping[str, KindHooks],
+    blob_exists: BlobExists,
+    settings: Settings,
+    clock: Clock,
+) -> Resources:
+    """The verbs over this store. `kinds` and `hooks` are by kind name; a kind without hooks gets plain ones."""
+    all_hooks: dict[str, KindHooks] = {kind: hooks.get(kind, PlainHooks()) for kind in kinds}
+    admission = Admission(kinds=kinds, cache=cache, objects=objects, blob_exists=blob_exists, clock=clock)
+    return Resources(
+        admission=admission,
+        reader=Reader(objects=objects, feed=feed, kinds=kinds, settings=settings),
+        creator=Creator(writer=writer, objects=objects, admission=admission, hooks=all_hooks, settings=settings),
+        changer=Changer(writer=writer, objects=objects, admission=admission, kinds=kinds, hooks=all_hooks),
+        deleter=Deleter(writer=writer, objects=objects, garbage=Garbage(database), kinds=kinds, hooks=all_hooks),
+    )

@@ -1,0 +1,48 @@
+"""What callers of the verbs pass in and get back.
+
+`api/resources.py` builds these from a request and sends an `Answer` as it is; nothing here knows HTTP beyond the status
+number that a replayed create must repeat.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from controlplane.store.idempotency import KeyedRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The outcome of a verb: a status number, the serialised object (or Status), and an ETag if the verb has one."""
+
+    status: int
+    body: bytes
+    etag: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateOptions:
+    """How a create is asked: rehearse only, under which key, and expecting which ETag of an earlier rehearsal."""
+
+    dry_run: bool = False
+    keyed: KeyedRequest | None = None
+    if_match: str | None = None
+
+
+class Propagation(Enum):
+    """What a delete does with the objects that the deleted one owns; the words of DeleteOptions."""
+
+    FOREGROUND = "Foreground"
+    BACKGROUND = "Background"
+    ORPHAN = "Orphan"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteOptions:
+    """How a delete is asked. The preconditions, when given, must equal the object's uid and resourceVersion."""
+
+    propagation: Propagation = Propagation.BACKGROUND
+    dry_run: bool = False
+    uid: str | None = None
+    resource_version: str | None = None

@@ -1,0 +1,224 @@
+"""Creates: one object or many, rehearsed or real, once per Idempotency-Key.
+
+`Creator` admits the objects (`controlplane/admission.py`), then writes them in one mutation; names that the server
+chose and that turn out to be taken are chosen again. Whatever is refused leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import orjson
+
+from controlplane.admission import Admission, Admitted
+from controlplane.errors import ApiError, Cause, Reason
+from controlplane.identity.principal import Principal
+from controlplane.machinery.kind import Kind, Scope
+from controlplane.machinery.validation import CAUSES_MAX
+from controlplane.resources.answers import Answer, CreateOptions
+from controlplane.resources.mutations import HTTP_OK, Create, Creation, NamesTakenError, already_exists, list_body
+from controlplane.resources.replay import Recall, is_final
+from controlplane.settings import Settings
+from controlplane.store.contract import Document, Key
+from controlplane.store.hooks import KindHooks, differing_paths
+from controlplane.store.idempotency import KEY_LENGTH_MAX, KeyedRequest
+from controlplane.store.objects import Objects
+from controlplane.store.writer import Writer
+
+NAME_TRIES_MAX = 8
+_ADMISSIONS_PER_TURN = 64
+"""Objects of a batch judged before other requests get a turn on the event loop."""
+
+
+class Creator:
+    """The create verbs."""
+
+    def __init__(
+        self,
+        *,
+        writer: Writer,
+        objects: Objects,
+        admission: Admission,
+        hooks: Mapping[str, KindHooks],
+        settings: Settings,
+    ) -> None:
+        self._writer = writer
+        self._objects = objects
+        self._admission = admission
+        self._hooks = hooks
+        self._settings = settings
+        self._in_progress: set[str] = set()
+
+    async def create(
+        self, kind: Kind, project: str, body: Document, caller: Principal, options: CreateOptions
+    ) -> Answer:
+        """Create one object: 201 with it, 200 with an equal one of that name, or a rehearsal's 200 that stored nothing.
+
+        Raises AlreadyExists with `details.diff` when the name is taken by a different spec, PreconditionFailed when
+        `if_match` is not the rehearsal's ETag now, and whatever admission refuses.
+        """
+
+        async def attempt() -> Answer:
+            admitted = await self._admission.create(kind, project, body, caller)
+            etag = self._etag(admitted.document)
+            if options.if_match not in (None, "*", etag):
+                raise ApiError(
+                    Reason.PRECONDITION_FAILED,
+                    f"`If-Match` is {options.if_match}, but a dry-run now gives {etag}",
+                    fix="Repeat the dry-run, look at its estimate and send its ETag.",
+                )
+            creation = _creation(kind, project, admitted, caller)
+            if options.dry_run:
+                return replace(await self._rehearse(kind, creation), etag=etag)
+            return await self._write(kind, [creation], options.keyed, as_list=False)
+
+        return await self._once(options, attempt)
+
+    async def create_many(
+        self, kind: Kind, project: str, bodies: Sequence[Document], caller: Principal, options: CreateOptions
+    ) -> Answer:
+        """Create all objects in their order or none of them; answers a list of them.
+
+        A batch is at most `settings.batch_calls_max` objects. Problems of all objects are told together, their fields
+        prefixed with `items[i]`.
+        """
+
+        async def attempt() -> Answer:
+            creations = [
+                _creation(kind, project, admitted, caller)
+                for admitted in await self._admit_all(kind, project, bodies, caller)
+            ]
+            if options.dry_run:
+                answers = [await self._rehearse(kind, creation) for creation in creations]
+                return Answer(HTTP_OK, list_body(kind, [answer.body for answer in answers], {}))
+            return await self._write(kind, creations, options.keyed, as_list=True)
+
+        if len(bodies) > self._settings.batch_calls_max:
+            raise ApiError(
+                Reason.FUNCTION_CALL_BATCH_TOO_LARGE,
+                f"`items` has {len(bodies)} objects; a batch may have at most {self._settings.batch_calls_max}",
+            )
+        return await self._once(options, attempt)
+
+    async def _once(self, options: CreateOptions, attempt: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Run `attempt` under its Idempotency-Key: a repetition gets the first answer, also when it was a refusal.
+
+        Rehearsals store nothing, so they are never replayed: an estimate should be today's.
+        """
+        keyed = options.keyed
+        if keyed is None or options.dry_run:
+            return await attempt()
+        with self._exclusively(keyed):
+            try:
+                return await attempt()
+            except ApiError as refusal:
+                if not is_final(refusal):
+                    raise
+                answer = await self._writer.write(Recall(keyed, refusal))
+                if answer is None:
+                    raise
+                return answer
+
+    @contextmanager
+    def _exclusively(self, keyed: KeyedRequest) -> Iterator[None]:
+        """Refuse a second request with the key while the first still runs in this process."""
+        if len(keyed.key) > KEY_LENGTH_MAX or "\x01" in keyed.key:
+            raise ApiError(
+                Reason.BAD_REQUEST, f"`Idempotency-Key` must be at most {KEY_LENGTH_MAX} printable characters"
+            )
+        if keyed.argument in self._in_progress:
+            raise ApiError(
+                Reason.REQUEST_IN_PROGRESS,
+                "the first request with this Idempotency-Key has not been answered yet",
+                retry_after_seconds=1,
+            )
+        self._in_progress.add(keyed.argument)
+        try:
+            yield
+        finally:
+            self._in_progress.discard(keyed.argument)
+
+    async def _write(
+        self, kind: Kind, creations: list[Creation], keyed: KeyedRequest | None, *, as_list: bool
+    ) -> Answer:
+        for tries_left in reversed(range(NAME_TRIES_MAX)):
+            _check_names(kind, creations)
+            try:
+                return await self._writer.write(Create(kind, creations, self._hooks[kind.kind], keyed, as_list=as_list))
+            except NamesTakenError as error:
+                if not tries_left:
+                    raise
+                for position in error.positions:
+                    creations[position].rename()
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    async def _rehearse(self, kind: Kind, creation: Creation) -> Answer:
+        """What a create would answer, as far as it can be told without a transaction."""
+        document = self._hooks[kind.kind].preview(creation.document)
+        stored = None if creation.generate_name else await self._objects.get_document(creation.key)
+        if stored is None:
+            return Answer(HTTP_OK, orjson.dumps(document))
+        differences = differing_paths(stored.get("spec"), document.get("spec"), "spec")
+        if differences:
+            raise already_exists(kind, creation.key.name, differences)
+        return Answer(HTTP_OK, orjson.dumps(stored))
+
+    async def _admit_all(
+        self, kind: Kind, project: str, bodies: Sequence[Document], caller: Principal
+    ) -> list[Admitted]:
+        admitted: list[Admitted] = []
+        causes: list[Cause] = []
+        lookup = self._admission.lookup(caller.org, project)
+        for position, body in enumerate(bodies):
+            if position % _ADMISSIONS_PER_TURN == _ADMISSIONS_PER_TURN - 1:
+                await asyncio.sleep(0)
+            try:
+                admitted.append(await self._admission.create(kind, project, body, caller, lookup))
+            except ApiError as error:
+                if error.reason is not Reason.INVALID or not error.causes:
+                    raise
+                causes += [replace(cause, field=f"items[{position}].{cause.field}") for cause in error.causes]
+            if len(causes) >= CAUSES_MAX:
+                break
+        if causes:
+            raise _invalid_items(kind, causes[:CAUSES_MAX])
+        return admitted
+
+    def _etag(self, document: Document) -> str:
+        """Names what a create would do and cost: the defaulted spec and the price that would apply."""
+        content = orjson.dumps(
+            [document.get("spec"), self._settings.worker_rate_usd_per_hour], option=orjson.OPT_SORT_KEYS
+        )
+        return f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+
+
+def _creation(kind: Kind, project: str, admitted: Admitted, caller: Principal) -> Creation:
+    key = Key(
+        kind.kind,
+        caller.org,
+        project if kind.scope is Scope.PROJECT else "",
+        admitted.document["metadata"]["name"],
+    )
+    return Creation(key, admitted.document, admitted.generate_name)
+
+
+def _check_names(kind: Kind, creations: Sequence[Creation]) -> None:
+    """Within one request, names that the client chose must differ; generated ones are chosen again until they do."""
+    seen: set[Key] = set()
+    for position, creation in enumerate(creations):
+        while creation.generate_name and creation.key in seen:
+            creation.rename()
+        if creation.key in seen:
+            problem = f'must not repeat the name "{creation.key.name}" of an earlier item'
+            raise _invalid_items(kind, [Cause(f"items[{position}].metadata.name", problem, "FieldValueDuplicate")])
+        seen.add(creation.key)
+
+
+def _invalid_items(kind: Kind, causes: Sequence[Cause]) -> ApiError:
+    told = "; ".join(f"{cause.field}: {cause.message}" for cause in causes[:3])
+    more = "" if len(causes) <= 3 else f"; and {len(causes) - 3} more problems"
+    return ApiError(Reason.INVALID, f"{kind.list_kind} is invalid: {told}{more}", causes=tuple(causes))
