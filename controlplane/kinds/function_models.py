@@ -176,13 +176,6 @@ class FunctionSpec(ApiModel):
             raise problem("may not be specified when `image` is set", FORBIDDEN)
         return image_ref
 
-    @field_validator("resources")
-    @classmethod
-    def _is_one_node(cls, resources: Resources) -> Resources:
-        if (resources.nodes or 1) > 1:
-            raise problem("must be 1 for a Function; use `spec.cluster` for several machines", path=".nodes")
-        return resources
-
     def to_wire(self) -> dict[str, Any]:
         """The canonical spec; the image that is meant when none is named is written down."""
         spec = super().to_wire()

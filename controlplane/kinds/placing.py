@@ -52,6 +52,12 @@ def _bounded(least: str, most: str) -> Callable[[str], str]:
     return validate
 
 
+def _one_node(nodes: int) -> int:
+    if nodes != 1:
+        raise problem("must be 1; use `spec.cluster` for several machines")
+    return nodes
+
+
 class GpuRequest(ApiModel):
     """Accelerators. A family such as H100 matches each of its variants and no other family."""
 
@@ -73,8 +79,8 @@ class Resources(ApiModel):
     gpu: Annotated[GpuRequest, BeforeValidator(_gpu_from_text)] | None = Field(
         default=None, description='Accelerators; text such as "H100:8" is accepted and stored as the object.'
     )
-    nodes: int | None = Field(
-        default=None, ge=1, description="Machines; Functions use `spec.cluster` for more than one."
+    nodes: Annotated[int, AfterValidator(_one_node)] | None = Field(
+        default=None, description="Machines; a Function uses `spec.cluster` for more than one."
     )
 
 

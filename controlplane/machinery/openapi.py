@@ -1,0 +1,203 @@
+"""The OpenAPI v3 document of the group, written from the table of kinds.
+
+kubectl needs it to create, apply, diff and explain: it finds the kind of a path by `x-kubernetes-group-version-kind`,
+and looks at the parameters of the writes to learn whether the server can rehearse and validate them (R-DISC-5).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+from controlplane.machinery.kind import API_VERSION, GROUP, VERSION, Kind, Scope, Subresource, Verb
+from controlplane.machinery.schemas import META_PREFIX, PREFIX, Schema, group_version_kind, reference, schemas
+
+GROUP_PATH = f"apis/{GROUP}/{VERSION}"
+# Strategic merge is left out on purpose: kubectl apply takes its patch type from here (R-DISC-7).
+PATCH_TYPES = ("application/merge-patch+json", "application/json-patch+json")
+BODY_TYPES = ("application/json", "application/yaml")
+
+_ACTIONS = {
+    Verb.CREATE: ("post", "post", "Create"),
+    Verb.GET: ("get", "get", "Read"),
+    Verb.LIST: ("get", "list", "List or watch"),
+    Verb.PATCH: ("patch", "patch", "Change a part of"),
+    Verb.UPDATE: ("put", "put", "Replace"),
+    Verb.DELETE: ("delete", "delete", "Delete"),
+    Verb.DELETE_COLLECTION: ("delete", "deletecollection", "Delete a selection of"),
+}
+"""Of each verb: the HTTP method, the word of `x-kubernetes-action`, and how its summary begins."""
+
+
+def openapi_index(document: bytes) -> dict[str, Any]:
+    """The answer of `/openapi/v3`; the hash makes clients fetch the serialised `document` again when it changed."""
+    digest = hashlib.sha256(document).hexdigest().upper()
+    return {"paths": {GROUP_PATH: {"serverRelativeURL": f"/openapi/v3/{GROUP_PATH}?hash={digest}"}}}
+
+
+def openapi_document(kinds: Iterable[Kind], *, release: str = "") -> dict[str, Any]:
+    """The document of all kinds; `release` tells which build it describes."""
+    kinds = tuple(kinds)
+    paths: dict[str, Any] = {}
+    for kind in kinds:
+        paths.update(_paths(kind))
+    return {
+        "openapi": "3.0.0",
+        "info": {"title": f"{API_VERSION}", "version": release or VERSION},
+        "paths": dict(sorted(paths.items())),
+        "components": {
+            "schemas": schemas(kinds),
+            "securitySchemes": {"BearerToken": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"BearerToken": []}],
+    }
+
+
+def _paths(kind: Kind) -> dict[str, Any]:
+    namespaced = kind.scope is Scope.PROJECT
+    root = f"/{GROUP_PATH}/namespaces/{{namespace}}" if namespaced else f"/{GROUP_PATH}"
+    place = [_path_parameter("namespace", "The project.")] if namespaced else []
+    named = [*place, _path_parameter("name", "The object's name.")]
+    paths: dict[str, Any] = {
+        f"{root}/{kind.plural}": _operations(kind, (Verb.LIST, Verb.CREATE, Verb.DELETE_COLLECTION), place),
+        f"{root}/{kind.plural}/{{name}}": _operations(kind, (Verb.GET, Verb.UPDATE, Verb.PATCH, Verb.DELETE), named),
+    }
+    if namespaced and Verb.LIST in kind.verbs:
+        everywhere = _operation(kind, Verb.LIST)
+        everywhere["operationId"] += "ForAllNamespaces"
+        paths[f"/{GROUP_PATH}/{kind.plural}"] = {"get": everywhere}
+    for subresource in kind.subresources:
+        operations = {_method(verb): _subresource_operation(kind, subresource, verb) for verb in subresource.verbs}
+        paths[f"{root}/{kind.plural}/{{name}}/{subresource.name}"] = {**operations, "parameters": named}
+    return paths
+
+
+def _operations(kind: Kind, verbs: Iterable[Verb], parameters: list[Schema]) -> dict[str, Any]:
+    operations = {_ACTIONS[verb][0]: _operation(kind, verb) for verb in verbs if verb in kind.verbs}
+    return {**operations, "parameters": parameters} if parameters else operations
+
+
+def _operation(kind: Kind, verb: Verb) -> dict[str, Any]:
+    _, action, summary = _ACTIONS[verb]
+    name = kind.list_kind if verb is Verb.LIST else kind.kind
+    operation: dict[str, Any] = {
+        "summary": f"{summary} {kind.plural if verb in (Verb.LIST, Verb.DELETE_COLLECTION) else kind.kind}.",
+        "operationId": f"{action}{'Namespaced' if kind.scope is Scope.PROJECT else ''}{kind.kind}",
+        "tags": [kind.plural],
+        "responses": _responses(verb, f"{PREFIX}{name}"),
+        "x-kubernetes-action": action,
+        "x-kubernetes-group-version-kind": group_version_kind(kind.kind),
+    }
+    if parameters := _query(verb):
+        operation["parameters"] = parameters
+    if body := _body(verb, f"{PREFIX}{kind.kind}"):
+        operation["requestBody"] = body
+    return operation
+
+
+def _responses(verb: Verb, name: str) -> dict[str, Any]:
+    schema = reference(f"{META_PREFIX}Status") if verb is Verb.DELETE_COLLECTION else reference(name)
+    responses: dict[str, Any] = {"200": _response("OK", schema)}
+    if verb is Verb.CREATE:
+        responses["201"] = _response("Created", schema)
+    responses["default"] = _response("An error.", reference(f"{META_PREFIX}Status"))
+    return responses
+
+
+def _response(description: str, schema: Schema, media_type: str = "application/json") -> dict[str, Any]:
+    return {"description": description, "content": {media_type: {"schema": schema}}}
+
+
+def _query(verb: Verb) -> list[Schema]:
+    match verb:
+        case Verb.LIST:
+            return _LIST_PARAMETERS
+        case Verb.CREATE | Verb.UPDATE | Verb.PATCH:
+            return _WRITE_PARAMETERS
+        case Verb.DELETE:
+            return _DELETE_PARAMETERS
+        case Verb.DELETE_COLLECTION:
+            return [*_SELECTORS, *_DELETE_PARAMETERS]
+        case _:
+            return []
+
+
+def _body(verb: Verb, name: str) -> dict[str, Any] | None:
+    match verb:
+        case Verb.CREATE | Verb.UPDATE:
+            return {"required": True, "content": {media: {"schema": reference(name)} for media in BODY_TYPES}}
+        case Verb.PATCH:
+            patch = reference(f"{META_PREFIX}Patch")
+            return {"required": True, "content": {media: {"schema": patch} for media in PATCH_TYPES}}
+        case Verb.DELETE | Verb.DELETE_COLLECTION:
+            return {"content": {"application/json": {"schema": reference(f"{META_PREFIX}DeleteOptions")}}}
+        case _:
+            return None
+
+
+def _subresource_operation(kind: Kind, subresource: Subresource, verb: str) -> dict[str, Any]:
+    is_text = subresource.name == "log"
+    schema = {"type": "string" if is_text else "object"}
+    operation: dict[str, Any] = {
+        "summary": subresource.description,
+        "operationId": f"{verb}{kind.kind}{subresource.name.capitalize()}",
+        "tags": [kind.plural],
+        "responses": {
+            "200": _response("OK", schema, "text/plain" if is_text else "application/json"),
+            "default": _response("An error.", reference(f"{META_PREFIX}Status")),
+        },
+        "x-kubernetes-action": "connect" if is_text else _method(verb),
+        "x-kubernetes-group-version-kind": group_version_kind(subresource.kind or kind.kind),
+    }
+    if is_text:
+        operation["parameters"] = _LOG_PARAMETERS
+    if verb == "create":
+        operation["requestBody"] = {"content": {"application/json": {"schema": schema}}}
+    return operation
+
+
+def _method(verb: str) -> str:
+    return {"create": "post", "update": "put"}.get(verb, verb)
+
+
+def _path_parameter(name: str, description: str) -> Schema:
+    return {"name": name, "in": "path", "required": True, "description": description, "schema": {"type": "string"}}
+
+
+def _parameter(name: str, description: str, type_: str = "string") -> Schema:
+    return {"name": name, "in": "query", "description": description, "schema": {"type": type_}}
+
+
+_DRY_RUN = _parameter("dryRun", "All: check and answer as if, but store nothing.")
+_SELECTORS = [
+    _parameter("labelSelector", "Only objects whose labels match, such as `app=a,tier in (x,y)`."),
+    _parameter("fieldSelector", "Only objects whose fields match, such as `status.phase=Running`."),
+]
+_WRITE_PARAMETERS = [
+    _DRY_RUN,
+    _parameter("fieldManager", "Who writes."),
+    _parameter("fieldValidation", "What to do about unknown fields: Ignore, Warn or Strict."),
+]
+_DELETE_PARAMETERS = [
+    _DRY_RUN,
+    _parameter("propagationPolicy", "What happens to what it owns: Foreground, Background or Orphan."),
+    _parameter("gracePeriodSeconds", "Ignored.", "integer"),
+]
+_LIST_PARAMETERS = [
+    *_SELECTORS,
+    _parameter("limit", "Most objects of a page.", "integer"),
+    _parameter("continue", "The token of the page before."),
+    _parameter("resourceVersion", "For a list the version it must have reached, for a watch that it starts after."),
+    _parameter("resourceVersionMatch", "How the version is meant: Exact or NotOlderThan."),
+    _parameter("watch", "Stream the changes instead.", "boolean"),
+    _parameter("allowWatchBookmarks", "Send the version from time to time though nothing matches.", "boolean"),
+    _parameter("sendInitialEvents", "Begin a watch with the present objects.", "boolean"),
+    _parameter("timeoutSeconds", "End the watch after this long.", "integer"),
+]
+_LOG_PARAMETERS = [
+    _parameter("follow", "Stream lines as they come.", "boolean"),
+    _parameter("tailLines", "Only the last lines.", "integer"),
+    _parameter("sinceSeconds", "Only lines of the last seconds.", "integer"),
+    _parameter("timestamps", "Begin each line with its time.", "boolean"),
+]
