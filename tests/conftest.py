@@ -2,4 +2,10 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["tests.fixtures.postgres", "tests.fixtures.temporal"]
+pytest_plugins = [
+    "tests.fixtures.calls",
+    "tests.fixtures.postgres",
+    "tests.fixtures.s3",
+    "tests.fixtures.system",
+    "tests.fixtures.temporal",
+]

@@ -220,7 +220,7 @@ def bound_log(log: Path) -> None:
     os.truncate(log, 0)
 
 
-def tail(log: Path) -> str:
+def tail(log: Path, lines_max: int = TAIL_LINES) -> str:
     """The last lines of a log, for a message."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    return "\n".join(lines[-TAIL_LINES:]) or "no output"
+    return "\n".join(lines[-lines_max:]) or "no output"

@@ -1,0 +1,135 @@
+"""What users do with the public clients, against one running system."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fixtures.eventually import eventually
+from tests.fixtures.system import APPS, ROOT, System
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+
+def test_user_modules_named_like_the_servers_packages_are_the_users_own(system: System) -> None:
+    told = system.nodus("run", str(APPS / "named" / "named.py"))
+    assert told.splitlines() == [
+        f"the user's own {name}" for name in ("api", "controlplane", "runtime", "tests", "workers", "workflows")
+    ]
+
+
+def test_a_second_deploy_changes_adds_and_prunes(system: System) -> None:
+    call = "import nodus; print(nodus.Function.from_name('shop', 'kept').remote(7))"
+    assert "deployed app shop (version 1) with 2 functions" in system.nodus(
+        "deploy", str(APPS / "deployed" / "first.py")
+    )
+    assert system.python(call).strip() == "first 7"
+    assert "deployed app shop (version 2) with 2 functions" in system.nodus(
+        "deploy", str(APPS / "deployed" / "second.py")
+    )
+    assert system.python(call).strip() == "second 7"
+    names = {
+        function["metadata"]["name"] for function in system.objects("functions", labelSelector="nodus.dev/app=shop")
+    }
+    assert names == {"shop-kept", "shop-added"}
+    system.nodus("delete", "app/shop")
+
+
+@pytest.fixture
+def deployed_hello(system: System) -> Iterator[None]:
+    """The App of the examples, deployed for the test."""
+    system.nodus("deploy", str(ROOT / "examples" / "hello.py"))
+    yield
+    system.nodus("delete", "app/hello")
+
+
+@pytest.mark.usefixtures("deployed_hello")
+def test_kubectl_reads_describes_and_explains(system: System) -> None:
+    assert "hello-square" in system.kubectl("get", "functions")
+    assert "Name:         hello-square" in system.kubectl("describe", "function", "hello-square")
+    assert system.kubectl("get", "fn", "hello-square", "-o", "jsonpath={.spec.timeout}") == "60s"
+    assert "timeout" in system.kubectl("explain", "function.spec")
+    assert "yes" in system.kubectl("auth", "can-i", "delete", "functions.nodus.dev")
+
+
+@pytest.mark.usefixtures("deployed_hello")
+def test_the_manifests_of_the_examples_change_a_function_and_call_it(system: System) -> None:
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    manifest = (ROOT / "examples" / "function.yaml").read_text().replace('"3.11"', f'"{python}"')
+    (system.data_dir / "function.yaml").write_text(manifest)
+    system.kubectl("apply", "-f", str(system.data_dir / "function.yaml"))
+    live = system.kubectl("get", "fn", "hello-square", "-o", "jsonpath={.spec.scaling.maxWorkers} {.spec.code.blob}")
+    assert live.startswith("3 sha256:")
+    created = system.kubectl("create", "-f", str(ROOT / "examples" / "call.yaml"), "-o", "name").strip()
+    system.kubectl("wait", created, "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
+
+
+@pytest.mark.usefixtures("deployed_hello")
+def test_kubectl_deletes_and_then_finds_nothing(system: System) -> None:
+    assert "deleted" in system.kubectl("delete", "function", "hello-square")
+    missing = system.run("kubectl", "get", "function", "hello-square", check=False)
+    assert 'functions.nodus.dev "hello-square" not found' in missing.stderr
+
+
+async def test_kubectl_watches_a_call_through_its_phases(system: System) -> None:
+    system.nodus("deploy", str(APPS / "slow" / "slow.py"))
+    watching = subprocess.Popen(
+        ["kubectl", "get", "functioncalls", "-w", "--output-watch-events", "-o", "name"],
+        env=system.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    try:
+        program = (
+            "import nodus; c = nodus.Function.from_name('slow', 'nap').spawn(1, 0.1); c.get(timeout=60); print(c.name)"
+        )
+        name = system.python(program).strip()
+        assert watching.stdout is not None
+        seen: list[str] = []
+        for line in watching.stdout:
+            if name in line.decode():
+                seen.append(line.decode().split()[0])
+            if len(seen) >= 3:
+                break
+        assert (seen[0], set(seen[1:])) == ("ADDED", {"MODIFIED"})
+    finally:
+        watching.terminate()
+        watching.wait()
+        system.nodus("delete", "app/slow")
+
+
+async def test_a_client_that_vanishes_leaves_nothing_running(system: System) -> None:
+    client = subprocess.Popen(
+        ["nodus", "run", str(APPS / "forever" / "forever.py")],
+        env=system.environment,
+        cwd=APPS,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+    )
+    assert client.stdout is not None
+    while b"spawned" not in client.stdout.readline():
+        assert client.poll() is None
+    client.kill()
+    client.wait()
+
+    def left() -> list[str]:
+        kinds = ("apps", "functions", "secrets")
+        found = [thing["metadata"]["name"] for kind in kinds for thing in system.objects(kind)]
+        return [name for name in found if name.startswith("forever-")]
+
+    assert left()
+    await eventually(lambda: not left(), within=60)
+    phases = {
+        call["status"]["phase"]
+        for call in system.objects("functioncalls")
+        if call["spec"]["function"].startswith("forever-")
+    }
+    assert phases == {"Failed"}
+
+
+def test_the_sdk_says_who_the_user_is(system: System) -> None:
+    assert "default" in system.nodus("whoami")
+    assert sys.version_info >= (3, 11)
