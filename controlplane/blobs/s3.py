@@ -132,7 +132,12 @@ class S3Backend:
         return size_bytes, digest.hexdigest()
 
     async def _open(self, name: str) -> ObjectStream:
-        return ObjectStream(await self._run(self._client.get_object, self._bucket, name), self._run)
+        try:
+            return ObjectStream(await self._run(self._client.get_object, self._bucket, name), self._run)
+        except ApiError:
+            # The client cannot read every server's 404 to a GET; a HEAD has no body to misread.
+            await self._run(self._client.stat_object, self._bucket, name)
+            raise
 
     async def _run(
         self, call: Callable[Arguments, Answer], *arguments: Arguments.args, **named: Arguments.kwargs
