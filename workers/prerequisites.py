@@ -1,16 +1,19 @@
-"""What this host must offer before anything is started; each gap is one sentence with its fix."""
+"""What this host must offer before user code can run: a sandbox that holds, an environment. A gap is one sentence."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
+from runtime.environments import EnvironmentFailedError, Environments
+from runtime.host import LOCK_FILE
+from runtime.pythons import PythonLocator, PythonMissingError, find_uv
 from runtime.sandbox import SandboxUnavailableError, check, find_tools
+from runtime.uids import FIRST_UID
 from workers.state import StartError
-
-TRIAL_UID = 65_533
-"""Any uid that owns nothing; the sandbox of the trial run ends at once."""
 
 
 def check_host(environ: Mapping[str, str]) -> None:
@@ -18,6 +21,22 @@ def check_host(environ: Mapping[str, str]) -> None:
     if sys.platform != "linux":
         raise StartError("nodus-server runs on Linux: run it in a Linux container or machine")
     try:
-        check(find_tools(environ), TRIAL_UID if os.geteuid() == 0 else None)
+        check(find_tools(environ), FIRST_UID if os.geteuid() == 0 else None)
     except SandboxUnavailableError as error:
         raise StartError(f"user code cannot be confined on this host: {error}") from error
+
+
+async def build_environment(directory: Path, environ: Mapping[str, str]) -> str | None:
+    """Build the environment of user code for our own Python minor if this host has none; why it could not, or None.
+
+    The node would build it for the first call that needs it; a first start does it while an operator watches.
+    """
+    uv = find_uv(environ)
+    environments = Environments(directory=directory, lock_file=LOCK_FILE, uv=uv, environ=environ)
+    minor = f"{sys.version_info.major}.{sys.version_info.minor}"
+    try:
+        interpreter = await asyncio.to_thread(PythonLocator(environ, uv).locate, minor)
+        await environments.ensure(interpreter, lambda step: None)
+    except (PythonMissingError, EnvironmentFailedError) as error:
+        return f"no environment for user code in Python {minor}: {error}"
+    return None

@@ -39,6 +39,7 @@ class StateFolder:
         self.postgres = self.path / "postgres"
         self.temporal = self.path / "temporal"
         self.tls = self.path / "tls"
+        self.environments = self.path / "environments"
         self.client_env = self.path / "client.env"
         self.kubeconfig = self.path / "kubeconfig"
 

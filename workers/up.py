@@ -29,10 +29,10 @@ from workers.engines.postgres import EmbeddedPostgres
 from workers.engines.temporal import EmbeddedTemporal
 from workers.health import api_is_ready, polls
 from workers.initialise import ensure_admin_key
-from workers.prerequisites import check_host
+from workers.prerequisites import build_environment, check_host
 from workers.progress import Progress
 from workers.state import StartError, StateFolder
-from workers.supervision import GaveUpError, ServerProcess, Supervisor
+from workers.supervision import GaveUpError, ServerProcess, Supervisor, Unit
 from workers.tls import ensure_tls
 from workers.wiring import read_settings
 
@@ -42,7 +42,6 @@ PASSED_ON = (PREFIX, "NODUS_PYTHON_")
 """Our settings and the places of interpreters reach the processes; what is meant for clients does not."""
 READY_SECONDS_MAX = 60.0
 STOP_SECONDS = 15.0
-NODE_STOP_SECONDS = 20.0
 EXPECTED = (RuntimeError, StartError, GaveUpError)
 """Failures whose message tells all an operator needs."""
 
@@ -133,18 +132,25 @@ class Machine:
     async def _start(self) -> None:
         self._folder.client_env.unlink(missing_ok=True)
         step = self._progress.step
-        with step("PostgreSQL and Temporal"):
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._supervisor.start("postgres", self._postgres))
-                group.create_task(self._supervisor.start("temporal", self._temporal))
-        with step("tables and the admin key"):
-            self._api_key = await ensure_admin_key(self._settings, self._folder.path / "admin.key")
-        with step(f"API on {self._api_url}"):
-            await self._supervisor.start("api", self._process("api"))
-        with step("node and control"):
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._supervisor.start("node", self._process("node")))
-                group.create_task(self._supervisor.start("control", self._process("control")))
+        async with asyncio.TaskGroup() as beside:
+            environment = beside.create_task(build_environment(self._folder.environments, os.environ))
+            with step("PostgreSQL and Temporal"):
+                await self._start_together({"postgres": self._postgres, "temporal": self._temporal})
+            with step("tables and the admin key"):
+                self._api_key = await ensure_admin_key(self._settings, self._folder.path / "admin.key")
+            with step(f"API on {self._api_url}"):
+                await self._supervisor.start("api", self._process("api"))
+            with step("node and control"):
+                await self._start_together({"node": self._process("node"), "control": self._process("control")})
+            with step("environment for user code"):
+                gap = await environment
+        if gap is not None:
+            self._progress.warn(gap)
+
+    async def _start_together(self, units: Mapping[str, Unit]) -> None:
+        async with asyncio.TaskGroup() as group:
+            for name, unit in units.items():
+                group.create_task(self._supervisor.start(name, unit))
 
     async def _stop(self) -> None:
         with self._progress.step("stopped"):
@@ -161,7 +167,7 @@ class Machine:
             log=self._folder.logs / f"{name}.log",
             ready=ready,
             ready_seconds_max=READY_SECONDS_MAX,
-            stop_seconds=NODE_STOP_SECONDS if name == "node" else STOP_SECONDS,
+            stop_seconds=STOP_SECONDS + (self._settings.node_stop_seconds if name == "node" else 0),
             inherit=(self._lock,),
         )
 
