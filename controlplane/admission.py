@@ -55,7 +55,8 @@ class ProjectLookup:
         asked = (kind, name)
         if asked not in self._documents:
             key = Key(kind, self.org, self.project if self.kinds[kind].scope is Scope.PROJECT else "", name)
-            self._documents[asked] = self.cache.get(key) or await self.objects.get_document(key)
+            read = self.cache.read if self.cache.holds(kind) else self.objects.get_document
+            self._documents[asked] = await read(key)
         return self._documents[asked]
 
     async def blob_exists(self, digest: str) -> bool:
@@ -114,24 +115,28 @@ class Admission:
         await kind.strategy.prepare_create(document, self._context(caller, lookup))
         return Admitted(document, generate_name)
 
-    async def update(self, kind: Kind, stored: Document, body: Document, caller: Principal) -> Document:
-        """The object that `body` makes of `stored`; equal to `stored` when nothing changes."""
-        project = stored["metadata"].get("namespace", "")
-        new = document_for_update(kind, stored, body)
-        if new == stored:
-            return stored
-        new = copy.deepcopy(new)
-        await kind.strategy.prepare_update(stored, new, self._context(caller, self.lookup(caller.org, project)))
+    async def update(
+        self, kind: Kind, stored: Document, wanted: Document, caller: Principal, body: Document | None
+    ) -> Document:
+        """The object that `wanted` makes of `stored`, equal to `stored` when nothing changes; `body` is what the client
+        sent, when that is an object."""
+        lookup = self.lookup(caller.org, stored["metadata"].get("namespace", ""))
+        new = copy.deepcopy(document_for_update(kind, stored, wanted))
+        await kind.strategy.prepare_update(stored, new, self._context(caller, lookup, body))
         return new
 
-    def _context(self, caller: Principal, lookup: ProjectLookup) -> AdmissionContext:
+    def _context(self, caller: Principal, lookup: ProjectLookup, body: Document | None = None) -> AdmissionContext:
         return AdmissionContext(
-            org=caller.org, project=lookup.project, principal=caller.label, now=self._clock.now(), lookup=lookup
+            org=caller.org,
+            project=lookup.project,
+            principal=caller.label,
+            now=self._clock.now(),
+            lookup=lookup,
+            body=body,
         )
 
     async def _require_open_project(self, lookup: ProjectLookup, project: str) -> None:
-        asked = Key(PROJECT_KIND, lookup.org, "", project)
-        found = self._cache.get(asked) or await self._objects.get_document(asked)
+        found = await lookup.get(PROJECT_KIND, project)
         if found is None:
             raise not_found(self._kinds[PROJECT_KIND].plural, project)
         if is_deleting(found):

@@ -46,9 +46,13 @@ class Changer:
         self._kinds = kinds
         self._hooks = hooks
 
-    async def change(self, key: Key, produce: Produce, caller: Principal, *, dry_run: bool) -> Answer:
+    async def change(
+        self, key: Key, produce: Produce, caller: Principal, *, body: Document | None, dry_run: bool
+    ) -> Answer:
         """Store what `produce` makes of the object and answer it; nothing is written when nothing differs.
 
+        `body` is what the client sent when that is an object (a merge patch, a replacement): an App counts deploys by
+        it.
         Raises NotFound, Conflict for a stale resourceVersion, FieldImmutable, Invalid, and what `produce` raises.
         """
         kind = self._kinds[key.kind]
@@ -59,7 +63,7 @@ class Changer:
             wanted = produce(copy.deepcopy(stored))
             if _version(wanted) not in ("", _version(stored)):
                 raise RaceLostError(kind, key.name)
-            new = await self._admission.update(kind, stored, wanted, caller)
+            new = await self._admission.update(kind, stored, wanted, caller, body)
             if dry_run:
                 return Answer(HTTP_OK, orjson.dumps(self._hooks[key.kind].preview(new)))
             try:

@@ -21,7 +21,7 @@ from controlplane.machinery.kind import GROUP, Kind, Scope
 from controlplane.resources.answers import Answer, DeleteOptions, Propagation
 from controlplane.resources.mutations import HTTP_OK, Delete, RaceLostError, check_preconditions
 from controlplane.store import finalizers
-from controlplane.store.contract import Document, Key, Reads, Tx
+from controlplane.store.contract import Document, Key, Reads, Selection, Tx
 from controlplane.store.garbage import Garbage
 from controlplane.store.hooks import KindHooks
 from controlplane.store.objects import Objects
@@ -32,8 +32,13 @@ log = structlog.get_logger("resources")
 RACES_MAX = 8
 DEPENDENTS_MAX = 500
 """Dependents handled in one step; the next step takes the rest."""
+PAGE_BYTES_MAX = 8 << 20
+"""Objects read at once to delete a collection."""
 STEPS_MAX = 100
 """Steps a cascade may take before it leaves the rest to the sweeper."""
+
+
+_SUCCESS = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
 
 
 class Release:
@@ -119,6 +124,21 @@ class Deleter:
         if stored is None:
             return Answer(HTTP_OK, _gone(kind, base))
         return Answer(HTTP_OK, orjson.dumps(stored))
+
+    async def delete_collection(self, selection: Selection, options: DeleteOptions) -> Answer:
+        """Delete every object of the selection as it is now, in commits of bounded size; answers how many they were."""
+        after, at_rv, count = None, None, 0
+        while True:
+            page = await self._objects.list_page(
+                selection, limit=DEPENDENTS_MAX, bytes_max=PAGE_BYTES_MAX, after=after, at_rv=at_rv
+            )
+            keys = [_key_of(selection, orjson.loads(document)) for document in page.documents]
+            found = await asyncio.gather(*(self._delete_one(key, options) for key in keys))
+            await self._cascade(chain.from_iterable(found))
+            count += len(keys)
+            if page.next_key is None:
+                return Answer(HTTP_OK, orjson.dumps({**_SUCCESS, "details": {"group": GROUP, "count": count}}))
+            after, at_rv = page.next_key, page.rv
 
     async def release(self, key: Key, finalizer: str) -> None:
         """Take `finalizer` off the object and do what its going makes possible; a controller calls this when done."""
@@ -209,20 +229,21 @@ class Deleter:
 
     async def _delete_all(self, keys: Iterable[Key], propagation: Propagation) -> list[Work]:
         """Delete these objects in shared commits; returns what may have become due."""
-        found = await asyncio.gather(*(self._delete_one(key, propagation) for key in keys))
+        options = DeleteOptions(propagation=propagation)
+        found = await asyncio.gather(*(self._delete_one(key, options) for key in keys))
         return list(dict.fromkeys(chain.from_iterable(found)))
 
-    async def _delete_one(self, key: Key, propagation: Propagation) -> list[Work]:
+    async def _delete_one(self, key: Key, options: DeleteOptions) -> list[Work]:
         try:
-            base, stored = await self._mark(key, DeleteOptions(propagation=propagation))
+            base, stored = await self._mark(key, options)
         except ApiError as error:
             if error.reason is Reason.NOT_FOUND:
                 return []
             raise
-        if finalizers.is_deleting(base):
+        if options.dry_run or finalizers.is_deleting(base):
             # It is on its way already and may be looked at by whoever sent it there.
             return []
-        return self._after(key, base, stored, propagation)
+        return self._after(key, base, stored, options.propagation)
 
     async def _release(self, key: Key, finalizer: str) -> list[Work]:
         gone = await self._writer.write(Release(key, finalizer, self._hooks[key.kind]))
@@ -242,15 +263,13 @@ class Deleter:
         return work
 
 
+def _key_of(selection: Selection, document: Document) -> Key:
+    metadata = document["metadata"]
+    return Key(selection.kind, selection.org, metadata.get("namespace", ""), metadata["name"])
+
+
 def _gone(kind: Kind, document: Document) -> bytes:
     """The Status of a delete that left nothing (R-DEL-1)."""
     metadata = document["metadata"]
-    return orjson.dumps(
-        {
-            "kind": "Status",
-            "apiVersion": "v1",
-            "metadata": {},
-            "status": "Success",
-            "details": {"name": metadata["name"], "group": GROUP, "kind": kind.plural, "uid": metadata["uid"]},
-        }
-    )
+    details = {"name": metadata["name"], "group": GROUP, "kind": kind.plural, "uid": metadata["uid"]}
+    return orjson.dumps({**_SUCCESS, "details": details})

@@ -138,16 +138,6 @@ def forbidden_parameter(name: str, problem: str) -> ApiError:
     return ApiError(Reason.INVALID, f"`{name}` {problem}", causes=(Cause(name, problem, "FieldValueForbidden"),))
 
 
-def too_large_rv(rv: int, current_rv: int) -> ApiError:
-    """The 504 for a version that has not happened yet; the cause is the word that client-go looks for."""
-    return ApiError(
-        Reason.TIMEOUT,
-        f"Too large resource version: {rv}, current: {current_rv}",
-        causes=(Cause("", "Too large resource version", "ResourceVersionTooLarge"),),
-        retry_after_seconds=1,
-    )
-
-
 def _digest(selection: Selection) -> str:
     """Names what a token lists, so that it is refused for another list."""
     projects = sorted(selection.projects) if selection.projects is not None else None

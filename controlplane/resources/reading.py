@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from controlplane.errors import not_found
 from controlplane.machinery.kind import Kind
-from controlplane.resources.listing import ListOptions, encode_token, start, too_large_rv
+from controlplane.resources.listing import ListOptions, encode_token, start
 from controlplane.settings import Settings
 from controlplane.store.changes import ChangeFeed
 from controlplane.store.contract import Key, Selection
-from controlplane.store.objects import Objects
+from controlplane.store.objects import Objects, not_yet
 
 CATCH_UP_SECONDS_MAX = 3.0
 """How long a list waits for a revision that has not happened yet before it says so (R-LIST-4)."""
@@ -59,7 +59,7 @@ class Reader:
         begin = start(selection, options, self._settings.list_items_max)
         awaited = begin.at_rv or begin.not_before_rv
         if awaited > self._feed.last_rv and not await self._feed.wait_until(awaited, CATCH_UP_SECONDS_MAX):
-            raise too_large_rv(awaited, self._feed.last_rv)
+            raise not_yet(awaited, self._feed.last_rv)
         found = await self._objects.list_page(
             selection,
             limit=begin.limit,

@@ -44,6 +44,10 @@ class ObjectCache:
         finally:
             self._loaded()
 
+    def holds(self, kind: str) -> bool:
+        """Whether objects of the kind are kept here at all."""
+        return kind in self._kinds
+
     def get(self, key: Key) -> Document | None:
         """The object, or None."""
         found = self._documents[key.kind].get(key)

@@ -7,7 +7,7 @@ is cut; it resumes from its last revision. The edge (`api/watch.py`) turns the i
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from dataclasses import dataclass
 
 import orjson
@@ -57,7 +57,7 @@ class Watches:
 
     async def follow(
         self, selection: Selection, since_rv: int, bookmark_seconds: float | None
-    ) -> AsyncIterator[list[WatchItem]]:
+    ) -> AsyncGenerator[list[WatchItem], None]:
         """Yield events after `since_rv` in batches as they come, and bookmarks in quiet times when asked.
 
         A revision that has not happened yet is waited for. Raises Expired when the log does not reach back, Unavailable

@@ -1,0 +1,35 @@
+"""Reading request bodies: bounded, in whatever of the accepted types they are written.
+
+FastAPI would refuse a body without a Content-Type, which a common Kubernetes client sends, so routes read the bytes
+themselves. `controlplane/machinery/validation.py` turns the bytes into a document.
+"""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+
+from controlplane.errors import ApiError, Reason
+
+
+async def read_body(request: Request, bytes_max: int, too_large: Reason = Reason.REQUEST_ENTITY_TOO_LARGE) -> bytes:
+    """The whole body; 413 as soon as it is known to be larger than `bytes_max`, 415 when it is compressed."""
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding != "identity":
+        raise ApiError(
+            Reason.UNSUPPORTED_MEDIA_TYPE, f'bodies with "Content-Encoding: {encoding}" are not read; send it plain'
+        )
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > bytes_max:
+        raise _too_large(too_large, bytes_max)
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > bytes_max:
+            raise _too_large(too_large, bytes_max)
+        chunks.append(chunk)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _too_large(reason: Reason, bytes_max: int) -> ApiError:
+    return ApiError(reason, f"the body of the request must be at most {bytes_max} bytes")

@@ -1,0 +1,103 @@
+"""What the routes need, built once by the composition root.
+
+`workers/wiring.py` makes a `Deps` and calls `api.app.create_app(deps)`; nothing under `api/` reads the environment or
+opens a connection. Modules that serve more than objects (claims, logs, blobs, nodes) join through `subresources` and
+`routes`, so the generic routes know none of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from controlplane.clock import Clock
+from controlplane.errors import ApiError, Reason
+from controlplane.identity.principal import Principal
+from controlplane.machinery.kind import Kind
+from controlplane.resources import Resources
+from controlplane.settings import Settings
+from controlplane.store.cache import ObjectCache
+from controlplane.store.changes import ChangeFeed
+from controlplane.store.objects import Objects
+from controlplane.store.watch import Watches
+
+PRINCIPAL = "nodus.principal"
+"""Key of the authenticated caller in the ASGI scope."""
+REQUEST_ID = "nodus.request_id"
+"""Key of the request id in the ASGI scope."""
+
+PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/version"})
+PUBLIC_PREFIXES = ("/docs/errors/", "/.well-known/", "/blobs/v1/data/")
+"""Blob data carries its own signature; the rest tells nothing about anyone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a path addresses: a kind, the project ("" for kinds of the organisation), a name and its subresource."""
+
+    kind: Kind
+    project: str
+    name: str
+    subresource: str
+    rest: str
+    """What follows the subresource (`uploads/{id}`), or ""."""
+
+
+SubresourceHandler = Callable[[Request, Principal, Target], Awaitable[Response]]
+
+
+class ReadinessCheck(Protocol):
+    """One thing that should be well for this process to serve."""
+
+    async def __call__(self) -> bool:
+        """Whether it is well; must answer within a second."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deps:
+    """Everything the edge works with."""
+
+    settings: Settings
+    clock: Clock
+    kinds: Mapping[str, Kind]
+    """By plural."""
+    resources: Resources
+    objects: Objects
+    cache: ObjectCache
+    feed: ChangeFeed
+    watches: Watches
+    authenticate: Callable[[bytes], Awaitable[Principal]]
+    """From the Authorization header (empty when absent) to the caller; raises 401."""
+    subresources: Mapping[tuple[str, str, str], SubresourceHandler] = field(default_factory=dict)
+    """By (plural, subresource, method); each handler checks scopes itself."""
+    routes: Sequence[BaseRoute] = ()
+    """Routes beside the objects: blobs, nodes, console."""
+    required: Mapping[str, ReadinessCheck] = field(default_factory=dict)
+    """Checks without which `/readyz` answers 503."""
+    optional: Mapping[str, ReadinessCheck] = field(default_factory=dict)
+    """Checks that only show as `degraded` on `/readyz`."""
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the process was asked to stop: streams end, readiness is off."""
+    release: str = "unknown"
+    """The build that answers, told in X-Nodus-Release."""
+    public_paths: frozenset[str] = PUBLIC_PATHS
+    public_prefixes: tuple[str, ...] = PUBLIC_PREFIXES
+
+    @property
+    def docs_prefix(self) -> str:
+        """Where error codes are explained; the reason is appended."""
+        return self.settings.docs_url or f"{self.settings.public_url}/docs/errors"
+
+
+def principal(request: Request) -> Principal:
+    """The caller that `Edge` authenticated."""
+    caller = request.scope.get(PRINCIPAL)
+    if not isinstance(caller, Principal):
+        raise ApiError(Reason.UNAUTHORIZED, "this request needs a credential")
+    return caller

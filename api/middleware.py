@@ -1,0 +1,125 @@
+"""What every request passes before a route: a request id, who is asking, and a last net for errors.
+
+`Edge` is one plain ASGI callable around the whole application, because Starlette's middleware base class holds back
+streaming headers and costs a task per request. It authenticates everything outside `deps.public_paths`, so a new route
+is private unless someone decides otherwise. Routes find the caller with `api.deps.principal`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+import structlog
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.deps import PRINCIPAL, REQUEST_ID, Deps
+from api.errors import from_http_status, internal_error, status_response
+from controlplane.errors import ApiError
+from controlplane.ids import encode_base32
+
+log = structlog.get_logger("api")
+
+_CLIENT_CLOSED_REQUEST = 499
+
+
+class Edge:
+    """The outermost ASGI application: names each request, authenticates it, logs it and answers what nobody caught."""
+
+    def __init__(self, app: ASGIApp, deps: Deps) -> None:
+        self._app = app
+        self._deps = deps
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = f"req_{encode_base32(int.from_bytes(os.urandom(16)))}"
+        scope[REQUEST_ID] = request_id
+        started = time.monotonic()
+        status = 0
+
+        async def send_named(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message.setdefault("headers", []).append((b"x-request-id", request_id.encode()))
+            await send(message)
+
+        path: str = scope["path"]
+        if path.endswith("/") and path != "/":
+            # kr8s asks for `/apis/`; a redirect would cost it the body of a POST (R-DISC-4).
+            scope["path"] = path = path.rstrip("/")
+        try:
+            if not self._is_public(path):
+                scope[PRINCIPAL] = await self._deps.authenticate(_authorization(scope))
+            await self._app(scope, receive, send_named)
+        except ClientDisconnect:
+            status = _CLIENT_CLOSED_REQUEST
+        except ApiError as error:
+            await self._answer(error, scope, receive, send_named)
+        except Exception as error:
+            log.exception("request failed", request_id=request_id, method=scope["method"], path=path, error=repr(error))
+            if not status:
+                await self._answer(internal_error(), scope, receive, send_named)
+        self._log(scope, path, status, time.monotonic() - started)
+
+    def _is_public(self, path: str) -> bool:
+        return path in self._deps.public_paths or path.startswith(self._deps.public_prefixes)
+
+    async def _answer(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+        response = status_response(error, scope[REQUEST_ID], self._deps.docs_prefix)
+        await response(scope, receive, send)
+
+    def _log(self, scope: Scope, path: str, status: int, seconds: float) -> None:
+        if not self._deps.settings.access_log and status < 500:
+            return
+        caller = scope.get(PRINCIPAL)
+        log.info(
+            "request",
+            request_id=scope[REQUEST_ID],
+            method=scope["method"],
+            path=path,
+            status=status,
+            milliseconds=round(seconds * 1000, 1),
+            principal=caller.label if caller is not None else "",
+        )
+
+
+def _authorization(scope: Scope) -> bytes:
+    """The Authorization header as sent; empty when there is none."""
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            return bytes(value)
+    return b""
+
+
+class ErrorHandlers:
+    """The handlers FastAPI calls for exceptions of a route."""
+
+    def __init__(self, deps: Deps) -> None:
+        self._deps = deps
+
+    async def api_error(self, request: Request, error: Exception) -> Response:
+        """Renders a refusal of ours; what an operator should know of it goes to the log."""
+        if not isinstance(error, ApiError):
+            raise error
+        if error.debug:
+            log.warning("refused", request_id=request.scope[REQUEST_ID], message=error.message, debug=error.debug)
+        return status_response(error, request.scope[REQUEST_ID], self._deps.docs_prefix)
+
+    async def http_exception(self, request: Request, error: Exception) -> Response:
+        """Renders a refusal of the router: no such route, no such method."""
+        if not isinstance(error, HTTPException):
+            raise error
+        refusal = from_http_status(error.status_code, str(error.detail), request.url.path)
+        response = status_response(refusal, request.scope[REQUEST_ID], self._deps.docs_prefix)
+        response.headers.update(error.headers or {})
+        return response
+
+    async def unexpected(self, request: Request, error: Exception) -> Response:
+        """Renders a bug; Starlette raises it again afterwards and `Edge` logs it with its traceback."""
+        return status_response(internal_error(), request.scope[REQUEST_ID], self._deps.docs_prefix)

@@ -1,0 +1,307 @@
+"""The generic routes: every verb of every kind.
+
+A request is parsed, authorised and handed to `controlplane/resources`; the answer is rendered in the form the client
+accepts. Which kinds there are, and what they allow, is read from the table of kinds, so this file knows none of them by
+name except FunctionCall, whose batches have a route of their own below their Function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from api.bodies import read_body
+from api.deps import Deps, Target, principal
+from api.negotiation import Accepted, BodyType, body_type, negotiate, patch_type
+from api.options import create_options, delete_options, dry_run
+from api.rendering import Renderer, pretty
+from api.watch import is_watch, watch_response
+from controlplane.errors import ApiError, Cause, Reason
+from controlplane.identity.principal import Principal
+from controlplane.identity.scopes import require
+from controlplane.machinery.kind import API_VERSION, Document, Kind, Scope, Verb
+from controlplane.machinery.patch import json_patch, merge_patch
+from controlplane.machinery.selectors import parse_fields, parse_labels
+from controlplane.machinery.table import parse_include
+from controlplane.machinery.validation import decode_json, decode_object, decode_yaml
+from controlplane.resources import Answer, ListOptions
+from controlplane.resources.changing import Produce
+from controlplane.store.contract import Key, Selection
+
+_ROOT = f"/apis/{API_VERSION}"
+_ALL_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+_VERBS_OF_OBJECT = {"GET": Verb.GET, "HEAD": Verb.GET, "PUT": Verb.UPDATE, "PATCH": Verb.PATCH, "DELETE": Verb.DELETE}
+_VERBS_OF_COLLECTION = {
+    "GET": Verb.LIST,
+    "HEAD": Verb.LIST,
+    "POST": Verb.CREATE,
+    "DELETE": Verb.DELETE_COLLECTION,
+}
+_CALLS_OF_FUNCTION = ("functions", "calls", "POST")
+_CALLS_PLURAL = "functioncalls"
+
+
+class ResourceRoutes:
+    """The handlers, one for each shape of path."""
+
+    def __init__(self, deps: Deps) -> None:
+        self._deps = deps
+        self._resources = deps.resources
+        self._subresources = {_CALLS_OF_FUNCTION: self._create_calls, **deps.subresources}
+
+    def routes(self) -> Sequence[BaseRoute]:
+        """One route for each shape; the hot ones first, because they are tried in order."""
+        below_project = _ROOT + "/namespaces/{project}/{plural}"
+        below_org = _ROOT + "/{plural}"
+        found: list[BaseRoute] = []
+        for root in (below_project, below_org):
+            found += [
+                Route(root, self.collection, methods=_ALL_METHODS),
+                Route(root + "/{name}", self.object, methods=_ALL_METHODS),
+                Route(root + "/{name}/{subresource}", self.subresource, methods=_ALL_METHODS),
+                Route(root + "/{name}/{subresource}/{rest:path}", self.subresource, methods=_ALL_METHODS),
+            ]
+        return found
+
+    async def collection(self, request: Request) -> Response:
+        """Lists, watches, creates, and deletes of whatever matches."""
+        caller, target = principal(request), self._target(request)
+        verb = self._verb(request, target.kind, _VERBS_OF_COLLECTION)
+        accepted = negotiate(request.headers.get("accept", ""))
+        over_projects = target.kind.scope is Scope.PROJECT and not target.project
+        if over_projects and verb is not Verb.LIST:
+            raise _not_allowed(request.method, f"all projects' {target.kind.plural}; name a project")
+        watching = verb is Verb.LIST and is_watch(request.query_params) and request.method == "GET"
+        await self._authorise(caller, target, Verb.WATCH if watching else verb)
+        if verb is Verb.CREATE:
+            return await self._create(request, caller, target, accepted)
+        selection = _selection(request, target, caller)
+        if verb is Verb.DELETE_COLLECTION:
+            return await self._delete_collection(request, selection)
+        if watching:
+            return watch_response(request, self._deps, target.kind, selection, accepted)
+        page = await self._resources.reader.list(selection, _list_options(request))
+        return _answer(request, self._renderer(request, target.kind, accepted).page(page))
+
+    async def object(self, request: Request) -> Response:
+        """Reads, replaces, patches and deletes one object."""
+        caller, target = principal(request), self._target(request)
+        verb = self._verb(request, target.kind, _VERBS_OF_OBJECT)
+        renderer = self._renderer(request, target.kind, negotiate(request.headers.get("accept", "")))
+        await self._authorise(caller, target, verb)
+        key = _key(target, caller)
+        match verb:
+            case Verb.GET:
+                return await self._get(request, renderer, key)
+            case Verb.DELETE:
+                options = delete_options(request.query_params, await self._raw_body(request))
+                return _written(request, renderer, await self._resources.deleter.delete(key, options))
+            case _:
+                produce, sent = await self._wanted(request, verb)
+                answer = await self._resources.changer.change(
+                    key, produce, caller, body=sent, dry_run=dry_run(request.query_params)
+                )
+                return _written(request, renderer, answer)
+
+    async def subresource(self, request: Request) -> Response:
+        """What is served below an object by those who registered it; `status` is the object itself."""
+        caller, target = principal(request), self._target(request)
+        method = "GET" if request.method == "HEAD" else request.method
+        handler = self._subresources.get((target.kind.plural, target.subresource, method))
+        if handler is not None:
+            return await handler(request, caller, target)
+        if target.subresource == "status" and not target.rest and Verb.GET in target.kind.verbs:
+            if method != "GET":
+                raise _not_allowed(method, f"{target.kind.plural}/status, which the server writes")
+            await self._authorise(caller, target, Verb.GET)
+            renderer = self._renderer(request, target.kind, negotiate(request.headers.get("accept", "")))
+            return await self._get(request, renderer, _key(target, caller))
+        if any(known[:2] == (target.kind.plural, target.subresource) for known in self._subresources):
+            raise _not_allowed(method, f"{target.kind.plural}/{target.subresource}")
+        raise ApiError(
+            Reason.NOT_FOUND,
+            f"the server could not find the requested resource: {target.kind.plural} have no subresource "
+            f'"{target.subresource}"',
+        )
+
+    async def _get(self, request: Request, renderer: Renderer, key: Key) -> Response:
+        document = await self._resources.reader.get(key)
+        etag = f'"{orjson.loads(document)["metadata"]["resourceVersion"]}"'
+        return _answer(request, renderer.one(document), etag=etag)
+
+    async def _create(self, request: Request, caller: Principal, target: Target, accepted: Accepted) -> Response:
+        content = await self._raw_body(request)
+        body = _decoded(request, content)
+        options = create_options(request, caller, content)
+        if body.get("kind") == target.kind.list_kind:
+            if target.kind.plural != _CALLS_PLURAL:
+                raise ApiError(Reason.BAD_REQUEST, f"a {target.kind.list_kind} cannot be created; send its items")
+            items = _items(body)
+            answer = await self._resources.creator.create_many(target.kind, target.project, items, caller, options)
+            return _answer(request, answer.body, status=answer.status)
+        answer = await self._resources.creator.create(target.kind, target.project, body, caller, options)
+        return _written(request, self._renderer(request, target.kind, accepted), answer)
+
+    async def _create_calls(self, request: Request, caller: Principal, target: Target) -> Response:
+        """`POST …/functions/{name}/calls`: many calls of one Function, all or none."""
+        calls = self._deps.kinds[_CALLS_PLURAL]
+        require(caller, calls.scope_resource, Verb.CREATE, target.project)
+        await self._resources.admission.require_project(caller.org, target.project)
+        content = await read_body(
+            request, self._deps.settings.batch_body_bytes_max, Reason.FUNCTION_CALL_BATCH_TOO_LARGE
+        )
+        body = _decoded(request, content)
+        if body.get("kind") not in (None, calls.list_kind) or body.get("apiVersion") not in (None, API_VERSION):
+            raise ApiError(Reason.BAD_REQUEST, f"the body must be a {calls.list_kind} of {API_VERSION}")
+        items = _items(body)
+        await self._require_function(caller, target)
+        _check_callee(items, target.name)
+        options = create_options(request, caller, content)
+        answer = await self._resources.creator.create_many(calls, target.project, items, caller, options)
+        return _answer(request, answer.body, status=answer.status)
+
+    async def _require_function(self, caller: Principal, target: Target) -> None:
+        """404 FunctionNotFound before anything is said about the items: it makes all of them pointless."""
+        found = await self._resources.admission.lookup(caller.org, target.project).get(target.kind.kind, target.name)
+        if found is None or "deletionTimestamp" in found["metadata"]:
+            raise ApiError(
+                Reason.FUNCTION_NOT_FOUND,
+                f'functions.nodus.dev "{target.name}" not found',
+                subject=("functions", target.name),
+            )
+
+    async def _wanted(self, request: Request, verb: Verb) -> tuple[Produce, Document | None]:
+        """What a PUT or PATCH makes of the stored object, and the object that was sent if it was one."""
+        if verb is Verb.UPDATE:
+            body = _decoded(request, await self._raw_body(request))
+            return lambda _stored: body, body
+        kind_of_patch = patch_type(request.headers.get("content-type", ""))
+        patch = decode_json(await self._raw_body(request))
+        if kind_of_patch is BodyType.JSON_PATCH:
+            return lambda stored: json_patch(stored, patch), None
+        return lambda stored: merge_patch(stored, patch), decode_object(patch)
+
+    async def _delete_collection(self, request: Request, selection: Selection) -> Response:
+        options = delete_options(request.query_params, await self._raw_body(request))
+        answer = await self._resources.deleter.delete_collection(selection, options)
+        return _answer(request, answer.body)
+
+    async def _authorise(self, caller: Principal, target: Target, verb: Verb) -> None:
+        """403 unless the caller may; 404 when the project does not exist."""
+        require(caller, target.kind.scope_resource, verb, target.project or None)
+        if target.project:
+            await self._resources.admission.require_project(caller.org, target.project)
+
+    def _target(self, request: Request) -> Target:
+        """What the path addresses; 404 for a kind that is not served, or not at this level."""
+        parameters = request.path_params
+        kind = self._deps.kinds.get(parameters["plural"])
+        project, name = parameters.get("project", ""), parameters.get("name", "")
+        at_home = kind is not None and (
+            (kind.scope is Scope.PROJECT and (bool(project) or not name)) or (kind.scope is Scope.ORG and not project)
+        )
+        if kind is None or not at_home:
+            raise ApiError(
+                Reason.NOT_FOUND,
+                f"the server could not find the requested resource: {request.url.path}",
+                fix=f"GET {_ROOT} lists the kinds, and whether they belong to a project.",
+            )
+        return Target(kind, project, name, parameters.get("subresource", ""), parameters.get("rest", ""))
+
+    @staticmethod
+    def _verb(request: Request, kind: Kind, verbs: dict[str, Verb]) -> Verb:
+        verb = verbs.get(request.method)
+        if verb is None or verb not in kind.verbs:
+            raise _not_allowed(request.method, kind.plural)
+        return verb
+
+    async def _raw_body(self, request: Request) -> bytes:
+        return await read_body(request, self._deps.settings.body_bytes_max)
+
+    def _renderer(self, request: Request, kind: Kind, accepted: Accepted) -> Renderer:
+        include = parse_include(request.query_params.get("includeObject", ""))
+        return Renderer(kind, accepted, self._deps.clock, include)
+
+
+def _key(target: Target, caller: Principal) -> Key:
+    return Key(target.kind.kind, caller.org, target.project, target.name)
+
+
+def _selection(request: Request, target: Target, caller: Principal) -> Selection:
+    """What a list covers: the path, the selectors, and no more projects than the caller may see."""
+    query = request.query_params
+    over_projects = target.kind.scope is Scope.PROJECT and not target.project
+    return Selection(
+        kind=target.kind.kind,
+        org=caller.org,
+        project=None if over_projects else target.project,
+        labels=parse_labels(query.get("labelSelector", "")),
+        fields=parse_fields(query.get("fieldSelector", ""), target.kind),
+        projects=caller.projects if over_projects and not caller.all_projects else None,
+    )
+
+
+def _list_options(request: Request) -> ListOptions:
+    query = request.query_params
+    return ListOptions(
+        limit=query.get("limit", ""),
+        continue_token=query.get("continue", ""),
+        resource_version=query.get("resourceVersion", ""),
+        resource_version_match=query.get("resourceVersionMatch", ""),
+    )
+
+
+def _decoded(request: Request, content: bytes) -> Document:
+    """The body of a POST or PUT as a JSON object, however it is written."""
+    kind_of_body = body_type(request.headers.get("content-type", ""))
+    return decode_object(decode_yaml(content) if kind_of_body is BodyType.YAML else decode_json(content))
+
+
+def _items(body: Document) -> list[Document]:
+    """The objects of a list; 422 for what is none."""
+    items: Any = body.get("items")
+    if not isinstance(items, list) or not items:
+        problem = "must be a list of at least one object"
+        raise ApiError(Reason.INVALID, f"`items` {problem}", causes=(Cause("items", problem),))
+    wrong = [position for position, item in enumerate(items) if not isinstance(item, dict)]
+    if wrong:
+        causes = tuple(Cause(f"items[{position}]", "must be an object") for position in wrong[:100])
+        raise ApiError(Reason.INVALID, f"{len(wrong)} items are not objects", causes=causes)
+    return items
+
+
+def _check_callee(items: Sequence[Document], function: str) -> None:
+    """422 unless every call of a batch is to the Function of the path."""
+    problem = f'must be "{function}", the Function in the path'
+    causes = tuple(
+        Cause(f"items[{position}].spec.function", problem)
+        for position, item in enumerate(items)
+        if isinstance(item.get("spec"), dict) and item["spec"].get("function", function) != function
+    )
+    if causes:
+        told = f"{len(causes)} items call another Function than the path"
+        raise ApiError(Reason.INVALID, told, causes=causes[:100])
+
+
+def _not_allowed(method: str, what: str) -> ApiError:
+    return ApiError(Reason.METHOD_NOT_ALLOWED, f"{method} is not allowed on {what}")
+
+
+def _written(request: Request, renderer: Renderer, answer: Answer) -> Response:
+    """What a writing verb answers: the object in the form asked for, or the Status of a delete."""
+    body = answer.body if answer.body.startswith(b'{"kind":"Status"') else renderer.one(answer.body)
+    return _answer(request, body, status=answer.status, etag=answer.etag)
+
+
+def _answer(request: Request, body: bytes, *, status: int = 200, etag: str | None = None) -> Response:
+    query = request.query_params
+    if query and query.get("pretty", "").lower() in ("true", "1"):
+        body = pretty(body)
+    return Response(
+        body, status_code=status, media_type="application/json", headers={"ETag": etag} if etag is not None else None
+    )
