@@ -16,7 +16,7 @@ from workflows.registry import WORKFLOWS
 @pytest.mark.parametrize("path", sorted(HISTORIES.rglob("*.json")), ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_todays_code_replays_what_was_recorded(path: Path) -> None:
     history = WorkflowHistory.from_json(path.stem, path.read_text())
-    replayer = Replayer(workflows=WORKFLOWS, workflow_runner=fenced_runner())
+    replayer = Replayer(workflows=WORKFLOWS, workflow_runner=fenced_runner(), build_id="test")
     asyncio.run(replayer.replay_workflow(history))
 
 

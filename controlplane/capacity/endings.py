@@ -1,0 +1,71 @@
+"""What the end of a worker's process means: the words of its Attempt, pure.
+
+The node tells how the process ended, the row tells whether it had been ready and whether anybody had asked it to go;
+here the two become phase, reason and message of the Attempt (API reference, Attempt `status`). Whether an end counts
+against the Function is decided by its reason, in `capacity/rows.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerEnd:
+    """How a process ended, as its node or its workflow saw it. `outcome` is a word of the worker contract."""
+
+    outcome: str
+    exit_code: int | None = None
+    signal: int | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptEnd:
+    """What the Attempt says for good."""
+
+    phase: str
+    reason: str
+    message: str
+    exit_code: int | None = None
+    signal: int | None = None
+
+
+_TIMED_OUT = "StartupTimeout"
+_LEASE = "LeaseExpired"
+_STOPPED = frozenset({"Stopped", "FunctionDeleted"})
+
+
+def attempt_end(end: WorkerEnd, *, was_ready: bool, drain_reason: str | None) -> AttemptEnd:
+    """Phase, reason and message of an attempt whose process is gone."""
+    told = {"exit_code": end.exit_code, "signal": end.signal}
+    if drain_reason == _TIMED_OUT:
+        return AttemptEnd(
+            phase="Failed", reason=_TIMED_OUT, message="the worker did not take calls in the time it had", **told
+        )
+    if end.outcome in ("NodeLost", "NodeRestarted") or drain_reason == _LEASE:
+        message = end.message or "its node lost the worker"
+        if drain_reason == _LEASE:
+            message = "the worker sent no claim for the length of its lease"
+        return AttemptEnd(phase="Failed", reason="NodeLost", message=message, **told)
+    if drain_reason is not None:
+        reason = "Stopped" if drain_reason in _STOPPED else "Released"
+        return AttemptEnd(phase="Cancelled", reason=reason, message=f"let go: {drain_reason}", **told)
+    if end.outcome == "NotStarted":
+        return AttemptEnd(phase="Failed", reason="StartFailed", message=end.message or "it was not started", **told)
+    if end.outcome == "Drained":
+        return AttemptEnd(phase="Cancelled", reason="Released", message="its node shut down", **told)
+    if end.outcome == "Exited" and end.exit_code == 0 and was_ready:
+        return AttemptEnd(phase="Succeeded", reason="Exited", message="the worker ended by itself", **told)
+    when = "" if was_ready else " before its first claim"
+    return AttemptEnd(phase="Failed", reason="CustomerExit", message=_how(end) + when, **told)
+
+
+def _how(end: WorkerEnd) -> str:
+    if end.outcome == "OutOfMemory":
+        return "the worker needed more memory than `spec.resources.memory` grants and was ended"
+    if end.signal is not None:
+        return f"the worker was ended by signal {end.signal}"
+    if end.exit_code is not None:
+        return f"the worker exited with code {end.exit_code}"
+    return end.message or "the worker ended"

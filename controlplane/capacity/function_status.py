@@ -1,0 +1,186 @@
+"""What a Function's status says about its workers, calls and cost: pure, and the mutation that writes it.
+
+The autoscaler observes and calls `observed_status`; nothing else writes phase, reason, conditions, workers, queue,
+cost or estimate of a Function that is not being created or updated. The mapping from what is to the words of the
+protocol is the table of Function phases in the API reference; where that leaves room, a Function is Running as soon as
+it takes calls, with or without workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from controlplane.machinery.conditions import Condition, with_condition
+from controlplane.machinery.kind import Document
+from controlplane.machinery.quantities import format_duration, format_money
+from controlplane.store.contract import Key, Reads, Tx
+
+SHORTEST_SECONDS = 0.01
+"""Nothing quicker is told as an estimate: a client reads it as the time a person waits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Band:
+    """Median and 90th percentile of a duration in seconds."""
+
+    p50_seconds: float
+    p90_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """What the autoscaler found out about a Function."""
+
+    busy: int = 0
+    """Ready workers that hold a call."""
+    idle: int = 0
+    starting: int = 0
+    draining: int = 0
+    current_ready: int = 0
+    """Ready workers of the present revision."""
+    queued: int = 0
+    running: int = 0
+    charge_micro_usd: int = 0
+    rate_micro_usd_per_hour: int = 0
+    """Of one worker."""
+    start_failures: int = 0
+    failed: bool = False
+    """The present revision failed to start too often in a row; nothing is started any more."""
+    failure_message: str = ""
+    lost_worker: bool = False
+    """The last worker that ended did not go because it was asked to."""
+    lacks_room: bool = False
+    cold: Band | None = None
+    warm: Band | None = None
+    handled_requests: Mapping[str, str] | None = None
+
+    @property
+    def ready(self) -> int:
+        """Workers that take calls."""
+        return self.busy + self.idle
+
+    @property
+    def live(self) -> int:
+        """Workers that exist, whatever they do."""
+        return self.ready + self.starting + self.draining
+
+
+def observed_status(function: Document, seen: Observation, now: datetime) -> Document:
+    """The Function's status brought up to date; parts that others own are kept as they are."""
+    status = dict(function["status"])
+    generation = function["metadata"].get("generation", 1)
+    if "deletionTimestamp" not in function["metadata"]:
+        phase, reason, message = _phase(function, seen)
+        status |= {"phase": phase, "reason": reason, "message": message, "observedGeneration": generation}
+        ready = _ready_condition(function, seen, generation)
+        status["conditions"] = with_condition(status.get("conditions", []), ready, now)
+    status["workers"] = {
+        "ready": seen.ready,
+        "busy": seen.busy,
+        "idle": seen.idle,
+        "starting": seen.starting,
+        "draining": seen.draining,
+    }
+    status["queue"] = {"queued": seen.queued, "running": seen.running}
+    status["cost"] = {
+        **status.get("cost", {}),
+        "totalUSD": format_money(seen.charge_micro_usd),
+        "rateUSDPerHour": format_money(seen.live * seen.rate_micro_usd_per_hour),
+    }
+    estimate = _estimate(status.get("estimate", {}), seen)
+    if estimate:
+        status["estimate"] = estimate
+    if seen.handled_requests:
+        status["handledRequests"] = {**status.get("handledRequests", {}), **seen.handled_requests}
+    return status
+
+
+def _phase(function: Document, seen: Observation) -> tuple[str, str, str]:
+    """Phase, reason and message of a Function that is not being deleted."""
+    if function["spec"].get("state") == "Stopped":
+        if seen.live:
+            return "Stopping", "Stopped", "stopped by request; its workers finish their calls"
+        return "Stopped", "Stopped", "stopped by request; calls queue until it is started"
+    if seen.ready:
+        return "Running", "WorkersReady", f"{seen.ready} ready to take calls"
+    if seen.failed:
+        return "Failed", "StartupFailed", seen.failure_message or "its workers do not start"
+    if seen.lost_worker and (seen.queued or seen.running):
+        return "Recovering", "WorkersLost", "its workers were lost while calls ran; new ones are being started"
+    before = function["status"].get("phase")
+    warming = function["spec"]["scaling"]["minWorkers"] > 0 or seen.queued > 0
+    if before in ("Pending", "Starting", "Stopping", "Stopped") and warming:
+        return "Starting", "Starting", _waiting(seen, "the first worker has not started yet")
+    if seen.queued or seen.starting:
+        return "Running", "Starting", _waiting(seen, "the first worker is being started")
+    return "Running", "Idle", "ready to take calls; workers start with the first one"
+
+
+def _waiting(seen: Observation, message: str) -> str:
+    if seen.start_failures:
+        return f"the last start failed: {seen.failure_message}" if seen.failure_message else "the last start failed"
+    return "waiting for room on a host" if seen.lacks_room else message
+
+
+def _ready_condition(function: Document, seen: Observation, generation: int) -> Condition:
+    """Ready is about the version that was declared: old workers that still serve do not hide that a new one fails."""
+
+    def ready(value: str, reason: str, message: str) -> Condition:
+        return Condition("Ready", value, reason, message, generation)
+
+    if function["spec"].get("state") == "Stopped":
+        return ready("False", "Stopped", "stopped by request; calls queue until it is started")
+    if seen.start_failures and not seen.current_ready:
+        return ready("False", "StartupFailed", seen.failure_message or "a worker of this version did not start")
+    if seen.ready:
+        return ready("True", "WorkersReady", "workers are ready to take calls")
+    if function["spec"]["scaling"]["minWorkers"] > 0:
+        return ready("False", "Starting", "the first worker has not started yet")
+    return ready("True", "ScaledToZero", "ready to take calls; workers start with the first one")
+
+
+def _estimate(stored: Mapping[str, Any], seen: Observation) -> dict[str, Any]:
+    """The start-up bands; `warm` is there exactly while a worker is ready, since clients print a hint without it."""
+    startup = {name: band for name, band in stored.get("startup", {}).items() if name != "warm"}
+    if seen.cold is not None:
+        startup["cold"] = _band(seen.cold)
+    if seen.ready:
+        startup["warm"] = _band(seen.warm or Band(p50_seconds=SHORTEST_SECONDS, p90_seconds=SHORTEST_SECONDS))
+    kept = {name: part for name, part in stored.items() if name != "startup"}
+    return {**kept, "startup": startup} if startup else kept
+
+
+def _band(band: Band) -> dict[str, str]:
+    """Two significant digits: finer ones would make a write of noise."""
+    return {"p50": _rounded(band.p50_seconds), "p90": _rounded(max(band.p50_seconds, band.p90_seconds))}
+
+
+def _rounded(seconds: float) -> str:
+    seconds = max(SHORTEST_SECONDS, seconds)
+    return format_duration(round(seconds, 2 if seconds < 1 else 1 if seconds < 10 else 0))
+
+
+class WriteFunctionStatus:
+    """Stores what was observed; the result tells whether the status changed. Nothing happens to another Function of
+    that name."""
+
+    def __init__(self, key: Key, uid: str, seen: Observation) -> None:
+        self._key = key
+        self._uid = uid
+        self._seen = seen
+
+    def reads(self) -> Reads:
+        return Reads(keys=(self._key,))
+
+    def apply(self, tx: Tx) -> bool:
+        function = tx.get(self._key)
+        if function is None or function["metadata"]["uid"] != self._uid:
+            return False
+        status = observed_status(function, self._seen, tx.now)
+        if status == function["status"]:
+            return False
+        tx.put(self._key, {**function, "status": status})
+        return True

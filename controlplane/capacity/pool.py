@@ -1,0 +1,179 @@
+"""How many workers a Function should have, and which ones go: the one rule, pure.
+
+`plan` looks at the calls and workers of one Function at one moment and says how many to start and whom to drain. It
+keeps no state: whatever happened before is in its arguments, so asking twice does no harm and a lost answer is asked
+again. `activities/autoscaler.py` gathers the facts and carries the plan out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+START_BACKOFF_SECONDS_MAX = 60.0
+
+
+class DrainReason(StrEnum):
+    """Why the pool lets a worker go."""
+
+    IDLE = "Idle"
+    STOPPED = "Stopped"
+    ROLLED = "Rolled"
+    DELETED = "FunctionDeleted"
+    MAKES_ROOM = "MakesRoom"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Member:
+    """A live worker of the pool."""
+
+    uid: str
+    current: bool
+    """Whether it was started from the present revision of the Function."""
+    ready: bool
+    draining: bool
+    busy: int
+    """Calls it holds."""
+    idle_since: datetime | None
+    """When it last had something to do; None while it has, or is not ready."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolFacts:
+    """Everything a plan depends on."""
+
+    now: datetime
+    wanted: bool
+    """False when the Function is stopped or being deleted."""
+    deleting: bool
+    queued: int
+    running: int
+    min_workers: int
+    max_workers: int
+    target_concurrency: int
+    scaledown_window: timedelta
+    members: Sequence[Member]
+    peak_workers: int | None = None
+    """The most workers that the load asked for during the whole last window; None when that is not known yet."""
+    start_failures: int = 0
+    """Starts of the present revision that failed, without one that succeeded since."""
+    last_failure_at: datetime | None = None
+    start_failures_max: int = 5
+    host_room: int = 0
+    """Workers that may still be started on the hosts, whoever they are for."""
+    pressure: bool = False
+    """Another Function found no room: idle workers go at once instead of after their window."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolPlan:
+    """What to do now."""
+
+    desired: int
+    start: int = 0
+    drain: tuple[tuple[str, DrainReason], ...] = ()
+    failed: bool = False
+    """Nothing is started any more: the present revision failed too often in a row."""
+    again_at: datetime | None = None
+    """When the plan will change without any other cause."""
+    lacks_room: bool = False
+    """More would be started if the hosts had room."""
+
+
+def desired_workers(facts: PoolFacts) -> int:
+    """clamp(ceil((queued + running) / targetConcurrency), minWorkers, maxWorkers), and 0 when none are wanted."""
+    if not facts.wanted:
+        return 0
+    needed = -(-(facts.queued + facts.running) // facts.target_concurrency)
+    return max(facts.min_workers, min(needed, facts.max_workers))
+
+
+def plan(facts: PoolFacts) -> PoolPlan:
+    """How many workers to start and which to drain."""
+    desired = desired_workers(facts)
+    live = [member for member in facts.members if not member.draining]
+    if not facts.wanted:
+        reason = DrainReason.DELETED if facts.deleting else DrainReason.STOPPED
+        return PoolPlan(desired=0, drain=tuple((member.uid, reason) for member in live))
+    current = [member for member in live if member.current]
+    old = [member for member in live if not member.current]
+    failed = facts.start_failures >= facts.start_failures_max
+    start, again_at = _to_start(facts, desired, current, failed=failed)
+    room = max(0, min(start, facts.host_room))
+    rolled = _rolled(desired, current, old, stuck=start > 0 and room == 0)
+    idle, idle_again_at = _idle(facts, desired, current)
+    times = [time for time in (again_at, idle_again_at) if time is not None]
+    return PoolPlan(
+        desired=desired,
+        start=room,
+        drain=(*rolled, *idle),
+        failed=failed,
+        again_at=min(times, default=None),
+        lacks_room=start > room,
+    )
+
+
+def start_backoff(failures: int) -> timedelta:
+    """The pause after the nth failed start in a row: 1, 2, 4 … 60 seconds."""
+    return timedelta(seconds=min(START_BACKOFF_SECONDS_MAX, 2.0 ** min(failures - 1, 10)))
+
+
+def _to_start(
+    facts: PoolFacts, desired: int, current: Sequence[Member], *, failed: bool
+) -> tuple[int, datetime | None]:
+    """How many workers of the present revision are missing, and when that changes by time alone."""
+    missing = desired - len(current)
+    if missing <= 0 or failed:
+        return 0, None
+    if not facts.start_failures:
+        return missing, None
+    # One at a time is tried until one succeeds, with growing pauses, so that a broken version costs little.
+    if any(not member.ready for member in current):
+        return 0, None
+    earliest = (facts.last_failure_at or facts.now) + start_backoff(facts.start_failures)
+    return (1, None) if facts.now >= earliest else (0, earliest)
+
+
+def _rolled(
+    desired: int, current: Sequence[Member], old: Sequence[Member], *, stuck: bool
+) -> tuple[tuple[str, DrainReason], ...]:
+    """Workers of older revisions that are no longer needed: each goes only when a new one is ready in its place.
+
+    When the hosts have no room for a new one, one old worker makes it, or the roll would never begin.
+    """
+    ready = sum(member.ready for member in current)
+    gone = max(0, len(old) - max(0, desired - ready))
+    if stuck and not gone and old and not any(not member.ready for member in current):
+        gone = 1
+    return tuple((member.uid, DrainReason.ROLLED) for member in sorted(old, key=_most_idle_first)[:gone])
+
+
+def _idle(
+    facts: PoolFacts, desired: int, current: Sequence[Member]
+) -> tuple[tuple[tuple[str, DrainReason], ...], datetime | None]:
+    """Workers above the desired number that were idle for the whole window, and when the next one will have been.
+
+    Steady light traffic goes round all workers, so none of them is ever idle that long; what the load asked for at most
+    during the window tells that fewer would do.
+    """
+    idle = sorted((member for member in current if member.idle_since is not None), key=_most_idle_first)
+    excess = min(len(idle), max(0, len(current) - desired))
+    unneeded = 0 if facts.peak_workers is None else max(0, len(current) - max(facts.peak_workers, desired))
+    drain: list[tuple[str, DrainReason]] = []
+    again_at: datetime | None = None
+    for number, member in enumerate(idle[:excess]):
+        due = (member.idle_since or facts.now) + facts.scaledown_window
+        if due <= facts.now or number < unneeded:
+            drain.append((member.uid, DrainReason.IDLE))
+        elif facts.pressure:
+            drain.append((member.uid, DrainReason.MAKES_ROOM))
+        else:
+            again_at = due if again_at is None else min(again_at, due)
+    return tuple(drain), again_at
+
+
+def _most_idle_first(member: Member) -> tuple[bool, float, str]:
+    since = member.idle_since
+    return (since is None, 0.0 if since is None else since.timestamp(), member.uid)

@@ -1,0 +1,227 @@
+"""The rows of `attempts`, and what controllers ask about them.
+
+A row is one worker from the decision to start it to the proof that it is gone. Claims change it several times a second
+(`calls/claims.py`), so it is kept apart from the Attempt object, which changes with its phase only. Queries here are
+one indexed read each and may be out of date when used; the mutations in `capacity/attempts.py` look again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from controlplane.store.contract import Key
+from controlplane.store.database import Database
+
+
+class AttemptState(StrEnum):
+    """Where a worker is in its life; draining is a wish beside it."""
+
+    STARTING = "starting"
+    READY = "ready"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerRow:
+    """One worker. `uid` is also the name of its Attempt object."""
+
+    uid: str
+    org: str
+    project: str
+    function: str
+    function_uid: str
+    slot: str
+    epoch: int
+    pool: str
+    state: str
+    draining: bool
+    drain_reason: str | None
+    has_workflow: bool
+    concurrency: int
+    node: str | None
+    created_at: datetime
+    ready_at: datetime | None
+    last_claim_at: datetime | None
+    last_busy_at: datetime | None
+    drained_at: datetime | None
+    kill_at: datetime | None
+    finished_at: datetime | None
+    reason: str | None
+    message: str | None
+
+    @property
+    def key(self) -> Key:
+        """The address of its Attempt object."""
+        return Key("Attempt", self.org, self.project, self.uid)
+
+    @property
+    def function_key(self) -> Key:
+        """The address of the Function it serves."""
+        return Key("Function", self.org, self.project, self.function)
+
+    @classmethod
+    def from_record(cls, record: Any) -> WorkerRow:  # noqa: ANN401 - a driver row
+        """The row from a query's record that has all its columns."""
+        return cls(**{name: record[name] for name in _COLUMN_NAMES})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LiveWorker:
+    """A worker that is not finished, and how many calls it holds."""
+
+    row: WorkerRow
+    busy: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StartRecord:
+    """What became of the starts of one Function's present revision, and of its last worker of any revision."""
+
+    failures: int
+    """Starts that failed since the last one that succeeded."""
+    last_failure_at: datetime | None
+    last_failure_uid: str | None
+    last_failure_message: str | None
+    lost_worker: bool
+    """The last worker that ended was lost or crashed after it had been ready."""
+
+
+_COLUMN_NAMES = tuple(WorkerRow.__dataclass_fields__)
+COLUMNS = ", ".join(f"a.{name}" for name in _COLUMN_NAMES)
+
+START_FAILURES = ("CustomerExit", "StartupTimeout", "StartFailed")
+"""Reasons of attempts that ended before their first claim and count against their revision. A lost node does not."""
+LOSSES = ("NodeLost", "CustomerExit")
+
+_LIVE = f"""
+SELECT {COLUMNS}, (SELECT count(*) FROM calls c WHERE c.attempt = a.uid AND c.state = 'running') AS busy
+FROM attempts a WHERE a.state <> 'finished' AND a.function_uid = ANY($1::text[]) ORDER BY a.created_at
+"""  # noqa: S608 - constants
+
+_LIVE_PER_NODE = "SELECT node, count(*) AS live FROM attempts WHERE state <> 'finished' GROUP BY node"
+
+_FUNCTIONS_WITH_WORKERS = "SELECT DISTINCT function_uid FROM attempts WHERE state <> 'finished'"
+
+_WITHOUT_WORKFLOW = f"""
+SELECT {COLUMNS} FROM attempts a WHERE a.state <> 'finished' AND NOT a.has_workflow ORDER BY a.created_at LIMIT $1
+"""  # noqa: S608
+
+_LIVE_ALL = f"SELECT {COLUMNS} FROM attempts a WHERE a.state <> 'finished' ORDER BY a.created_at LIMIT $1"  # noqa: S608
+
+# Only the newest ends matter: one success ends the count, and the count is bounded.
+_ENDS = """
+SELECT f.function_uid, e.* FROM unnest($1::text[], $2::text[]) AS f(function_uid, pool)
+CROSS JOIN LATERAL (
+    SELECT uid, pool = f.pool AS current, ready_at, finished_at, reason, message FROM attempts
+    WHERE function_uid = f.function_uid ORDER BY created_at DESC LIMIT $3
+) AS e
+"""
+
+_STARTS = """
+SELECT percentile_disc(ARRAY[0.5, 0.9]) WITHIN GROUP (ORDER BY ready_at - created_at) AS quantiles FROM (
+    SELECT ready_at, created_at FROM attempts
+    WHERE function_uid = $1 AND ready_at IS NOT NULL ORDER BY created_at DESC LIMIT $2) AS newest
+"""
+
+_STUCK = f"""
+SELECT {COLUMNS} FROM attempts a WHERE a.state <> 'finished' AND a.has_workflow AND (
+    a.kill_at < $1 OR (a.state = 'starting' AND a.created_at < $2)
+    OR (a.draining AND a.drained_at < $3
+        AND NOT EXISTS (SELECT 1 FROM calls c WHERE c.attempt = a.uid AND c.state = 'running'))
+) ORDER BY a.created_at LIMIT $4
+"""  # noqa: S608
+
+_ENDED_BEFORE = f"""
+SELECT {COLUMNS} FROM attempts a WHERE a.state = 'finished' AND a.finished_at < $1 ORDER BY a.finished_at LIMIT $2
+"""  # noqa: S608
+
+_MARK_STARTED = "UPDATE attempts SET has_workflow = true WHERE uid = $1"
+_FORGET = "DELETE FROM attempts WHERE uid = ANY($1::text[]) AND state = 'finished'"
+
+ENDS_READ = 12
+STARTS_READ = 20
+
+
+class WorkerQueries:
+    """The questions, asked of one database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def live(self, function_uids: Sequence[str]) -> dict[str, list[LiveWorker]]:
+        """The workers of these Functions that are not finished, oldest first."""
+        found: dict[str, list[LiveWorker]] = {uid: [] for uid in function_uids}
+        for record in await self._database.fetch(_LIVE, list(function_uids)):
+            found[record["function_uid"]].append(LiveWorker(row=WorkerRow.from_record(record), busy=record["busy"]))
+        return found
+
+    async def live_per_node(self) -> dict[str, int]:
+        """How many workers each node runs, whoever they are for."""
+        return {record["node"] or "": record["live"] for record in await self._database.fetch(_LIVE_PER_NODE)}
+
+    async def functions_with_workers(self) -> set[str]:
+        """Uids of Functions that have a live worker, whether they still exist or not."""
+        return {record["function_uid"] for record in await self._database.fetch(_FUNCTIONS_WITH_WORKERS)}
+
+    async def all_live(self, limit: int) -> list[WorkerRow]:
+        """Up to `limit` workers that are not finished, oldest first."""
+        return [WorkerRow.from_record(record) for record in await self._database.fetch(_LIVE_ALL, limit)]
+
+    async def without_workflow(self, limit: int) -> list[WorkerRow]:
+        """Live workers that no workflow looks after yet."""
+        return [WorkerRow.from_record(record) for record in await self._database.fetch(_WITHOUT_WORKFLOW, limit)]
+
+    async def start_records(self, revisions: Mapping[str, str]) -> dict[str, StartRecord]:
+        """For each Function uid with its present revision, how its starts went."""
+        records = await self._database.fetch(_ENDS, list(revisions), list(revisions.values()), ENDS_READ)
+        by_function: dict[str, list[Any]] = {uid: [] for uid in revisions}
+        for record in records:
+            by_function[record["function_uid"]].append(record)
+        return {uid: _start_record(ends) for uid, ends in by_function.items()}
+
+    async def start_seconds(self, function_uid: str) -> tuple[float, float] | None:
+        """Median and 90th percentile of the last starts, from the decision to the first claim; None without any."""
+        quantiles: list[timedelta] | None = await self._database.pool.fetchval(_STARTS, function_uid, STARTS_READ)
+        return None if not quantiles else (quantiles[0].total_seconds(), quantiles[1].total_seconds())
+
+    async def stuck(self, now: datetime, start_seconds_max: int, drain_seconds: int, limit: int) -> list[WorkerRow]:
+        """Workers to kill: past their `kill_at`, not ready in time, or drained with nothing to run and still there."""
+        records = await self._database.fetch(
+            _STUCK, now, now - timedelta(seconds=start_seconds_max), now - timedelta(seconds=drain_seconds), limit
+        )
+        return [WorkerRow.from_record(record) for record in records]
+
+    async def ended_before(self, before: datetime, limit: int) -> list[WorkerRow]:
+        """Workers that finished before a time, oldest first."""
+        return [WorkerRow.from_record(record) for record in await self._database.fetch(_ENDED_BEFORE, before, limit)]
+
+    async def mark_started(self, uid: str) -> None:
+        """Note that a workflow looks after the worker."""
+        await self._database.execute(_MARK_STARTED, uid)
+
+    async def forget(self, uids: Sequence[str]) -> None:
+        """Drop the rows of finished workers; epochs of their slots may be used again, their uids never are."""
+        await self._database.execute(_FORGET, list(uids))
+
+
+def _start_record(ends: Sequence[Any]) -> StartRecord:
+    """What the newest attempts of a Function, newest first, say about its starts."""
+    failures: list[Any] = []
+    for end in ends:
+        if not end["current"] or (end["ready_at"] is not None):
+            break
+        if end["reason"] in START_FAILURES:
+            failures.append(end)
+    ended = next((end for end in ends if end["finished_at"] is not None), None)
+    newest = failures[0] if failures else None
+    return StartRecord(
+        failures=len(failures),
+        last_failure_at=newest["finished_at"] if newest else None,
+        last_failure_uid=newest["uid"] if newest else None,
+        last_failure_message=newest["message"] if newest else None,
+        lost_worker=ended is not None and ended["ready_at"] is not None and ended["reason"] in LOSSES,
+    )

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from activities.run_worker_contract import DRAINED, EXITED, NODE_LOST
+from controlplane.calls.recovery import LoseAttempt
+from controlplane.capacity.attempts import CloseAttempt, DrainWorkers, StartOrder, StartWorkers
+from controlplane.capacity.endings import WorkerEnd
+from controlplane.capacity.rows import WorkerQueries, WorkerRow
+from controlplane.store.contract import Key
+from tests.fixtures.calls import ORG, PROJECT, Calls
+
+SCALING = {"minWorkers": 0, "maxWorkers": 10, "targetConcurrency": 2}
+
+
+@pytest.fixture
+async def workers(calls: Calls) -> WorkerQueries:
+    await calls.function(scaling=SCALING)
+    return WorkerQueries(calls.database)
+
+
+async def start(calls: Calls, count: int = 1, *, revision: str = "r1", **changes: Any) -> list[WorkerRow]:
+    function = await calls.get("Function", changes.pop("function", "f"))
+    uid = function["metadata"]["uid"]
+    live = (await WorkerQueries(calls.database).live([uid]))[uid]
+    told: dict[str, Any] = {
+        "function_key": Key("Function", ORG, PROJECT, function["metadata"]["name"]),
+        "function_uid": uid,
+        "revision": revision,
+        "count": count,
+        "node": "local",
+        "node_workers_max": 32,
+        "seen": frozenset(worker.row.uid for worker in live),
+        "rate_micro_usd_per_hour": 36_000,
+    }
+    return await calls.writer.write(StartWorkers(StartOrder(**{**told, **changes})))
+
+
+async def end(calls: Calls, row: WorkerRow, told: WorkerEnd) -> None:
+    await asyncio.gather(
+        calls.writer.write(LoseAttempt(row.uid, row.epoch, calls.clock.now(), calls.rules)),
+        calls.writer.write(CloseAttempt(row.key, told)),
+    )
+
+
+async def test_a_worker_is_a_row_and_an_object_under_one_name(calls: Calls, workers: WorkerQueries) -> None:
+    [row] = await start(calls)
+    document = await calls.get("Attempt", row.uid)
+    assert document["metadata"]["uid"] == row.uid
+    assert "_" not in row.uid
+    assert document["spec"] == {"slot": "w1", "epoch": 1}
+    assert document["status"]["phase"] == "Provisioning"
+    assert document["metadata"]["labels"] == {"nodus.dev/function": "f"}
+    assert document["metadata"]["ownerReferences"][0]["kind"] == "Function"
+    [live] = (await workers.live([row.function_uid]))[row.function_uid]
+    assert (live.row, live.busy) == (row, 0)
+    assert row.concurrency == 2
+
+
+async def test_each_slot_is_filled_once_and_its_epoch_grows_with_every_replacement(
+    calls: Calls, workers: WorkerQueries
+) -> None:
+    first = await start(calls, 3)
+    assert [(row.slot, row.epoch) for row in first] == [("w1", 1), ("w2", 1), ("w3", 1)]
+    await end(calls, first[1], WorkerEnd(outcome=EXITED, exit_code=1))
+    [replacement] = await start(calls)
+    assert (replacement.slot, replacement.epoch) == ("w2", 2)
+
+
+async def test_two_plans_made_on_the_same_facts_start_workers_once(calls: Calls, workers: WorkerQueries) -> None:
+    nobody: frozenset[str] = frozenset()
+    both = await asyncio.gather(start(calls, 2, seen=nobody), start(calls, 2, seen=nobody))
+    assert sorted(len(rows) for rows in both) == [0, 2]
+    assert await start(calls, seen=nobody) == []
+
+
+async def test_a_node_is_never_filled_beyond_its_limit(calls: Calls, workers: WorkerQueries) -> None:
+    await calls.function("g", scaling=SCALING)
+    both = await asyncio.gather(start(calls, 3, node_workers_max=4), start(calls, 3, node_workers_max=4, function="g"))
+    assert sum(len(rows) for rows in both) == 4
+    assert await workers.live_per_node() == {"local": 4}
+
+
+async def test_a_function_that_is_gone_or_stopped_gets_no_workers(calls: Calls, workers: WorkerQueries) -> None:
+    await calls.function("g", scaling=SCALING, state="Stopped")
+    assert await start(calls, function="g") == []
+    assert await start(calls, function_uid="another") == []
+
+
+async def test_an_idle_worker_that_was_let_go_is_released_and_its_token_ends(
+    calls: Calls, workers: WorkerQueries
+) -> None:
+    [row] = await start(calls)
+    await calls.database.execute(
+        "INSERT INTO tokens (hash, kind, org, principal, name, attempt, epoch, created_at) "
+        "VALUES ('\\x01', 'attempt', $1, $2, $2, $2, 1, $3)",
+        ORG, row.uid, calls.clock.now(),
+    )  # fmt: skip
+    await calls.writer.write(DrainWorkers([row.uid], "Idle"))
+    [live] = (await workers.live([row.function_uid]))[row.function_uid]
+    assert (live.row.draining, live.row.drain_reason) == (True, "Idle")
+    await end(calls, row, WorkerEnd(outcome=DRAINED, exit_code=0))
+    status = (await calls.get("Attempt", row.uid))["status"]
+    assert (status["phase"], status["reason"], status["exitCode"]) == ("Cancelled", "Released", 0)
+    assert status["timings"]["finishedTime"] == "2026-11-29T12:00:00Z"
+    assert await workers.live([row.function_uid]) == {row.function_uid: []}
+    [token] = await calls.database.fetch("SELECT revoked_at FROM tokens")
+    assert token["revoked_at"] == calls.clock.now()
+
+
+async def test_the_first_end_of_a_worker_stays(calls: Calls, workers: WorkerQueries) -> None:
+    [row] = await start(calls)
+    await end(calls, row, WorkerEnd(outcome=EXITED, exit_code=1))
+    revision = calls.feed.last_rv
+    await end(calls, row, WorkerEnd(outcome=NODE_LOST))
+    assert calls.feed.last_rv == revision
+    assert (await calls.get("Attempt", row.uid))["status"]["reason"] == "CustomerExit"
+
+
+async def test_starts_that_fail_are_counted_until_one_succeeds_or_the_revision_changes(
+    calls: Calls, workers: WorkerQueries
+) -> None:
+    uid, last = "", ""
+    for _ in range(3):
+        calls.clock.advance(1)
+        [row] = await start(calls)
+        await end(calls, row, WorkerEnd(outcome=EXITED, exit_code=1))
+        uid, last = row.function_uid, row.uid
+    record = (await workers.start_records({uid: "r1"}))[uid]
+    assert (record.failures, record.last_failure_at, record.last_failure_uid) == (3, calls.clock.now(), last)
+    assert (await workers.start_records({uid: "r2"}))[uid].failures == 0
+    calls.clock.advance(1)
+    [row] = await start(calls)
+    assert (await workers.start_records({uid: "r1"}))[uid].failures == 3
+    await calls.database.execute("UPDATE attempts SET ready_at = $2 WHERE uid = $1", row.uid, calls.clock.now())
+    assert (await workers.start_records({uid: "r1"}))[uid].failures == 0
+
+
+async def test_a_lost_node_is_not_the_functions_fault_but_a_loss(calls: Calls, workers: WorkerQueries) -> None:
+    [row] = await start(calls)
+    await calls.database.execute("UPDATE attempts SET ready_at = $2 WHERE uid = $1", row.uid, calls.clock.now())
+    await end(calls, row, WorkerEnd(outcome=NODE_LOST))
+    record = (await workers.start_records({row.function_uid: "r1"}))[row.function_uid]
+    assert (record.failures, record.lost_worker) == (0, True)
+    status = (await calls.get("Attempt", row.uid))["status"]
+    assert status["interruption"]["trigger"] == "HeartbeatLoss"
+
+
+async def test_start_times_are_measured(calls: Calls, workers: WorkerQueries) -> None:
+    assert await workers.start_seconds("fn_1") is None
+    for seconds in (1, 2, 3, 4):
+        [row] = await start(calls)
+        ready_at = calls.clock.now() + timedelta(seconds=seconds)
+        await calls.database.execute("UPDATE attempts SET ready_at = $2 WHERE uid = $1", row.uid, ready_at)
+    assert await workers.start_seconds("fn_1") == (2.0, 4.0)
+
+
+async def test_workers_that_should_be_gone_are_found(calls: Calls, workers: WorkerQueries) -> None:
+    rows = await start(calls, 4)
+    for row in rows:
+        await workers.mark_started(row.uid)
+    now = calls.clock.now()
+    await calls.writer.write(DrainWorkers([rows[0].uid], "Idle"))
+    await calls.writer.write(DrainWorkers([rows[1].uid], "DeadlineExceeded", kill_at=now))
+    await calls.database.execute("UPDATE attempts SET state = 'ready', ready_at = $1 WHERE uid <> $2", now, rows[2].uid)
+
+    async def stuck(after: float) -> set[str]:
+        found = await workers.stuck(now + timedelta(seconds=after), 300, 30, 10)
+        return {row.uid for row in found}
+
+    assert await stuck(1) == {rows[1].uid}
+    assert await stuck(31) == {rows[0].uid, rows[1].uid}
+    assert await stuck(301) == {rows[0].uid, rows[1].uid, rows[2].uid}

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from controlplane.capacity.function_status import Band, Observation, WriteFunctionStatus, observed_status
+from controlplane.store.contract import Document, Key
+from tests.fixtures.calls import ORG, PROJECT, Calls
+
+NOW = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
+
+
+def function(phase: str = "Running", *, state: str = "Running", min_workers: int = 0) -> Document:
+    return {
+        "metadata": {"name": "f", "generation": 3},
+        "spec": {"state": state, "scaling": {"minWorkers": min_workers}},
+        "status": {"phase": phase, "conditions": [], "image": {"reference": "kept"}},
+    }
+
+
+def ready_of(status: Document) -> tuple[str, str]:
+    [condition] = [condition for condition in status["conditions"] if condition["type"] == "Ready"]
+    return condition["status"], condition["reason"]
+
+
+@pytest.mark.parametrize(
+    ("document", "seen", "phase", "reason", "ready"),
+    [
+        (function(), {}, "Running", "Idle", ("True", "ScaledToZero")),
+        (function(), {"queued": 2, "starting": 1}, "Running", "Starting", ("True", "ScaledToZero")),
+        (function(), {"busy": 1, "current_ready": 1}, "Running", "WorkersReady", ("True", "WorkersReady")),
+        (function("Starting", min_workers=1), {"starting": 1}, "Starting", "Starting", ("False", "Starting")),
+        (function("Stopped"), {"queued": 1}, "Starting", "Starting", ("True", "ScaledToZero")),
+        (function(state="Stopped"), {"draining": 1}, "Stopping", "Stopped", ("False", "Stopped")),
+        (function("Stopping", state="Stopped"), {}, "Stopped", "Stopped", ("False", "Stopped")),
+        (function(), {"queued": 1, "lost_worker": True}, "Recovering", "WorkersLost", ("True", "ScaledToZero")),
+        (function(), {"lost_worker": True}, "Running", "Idle", ("True", "ScaledToZero")),
+        (
+            function(),
+            {"queued": 1, "start_failures": 5, "failed": True, "failure_message": "ImportError"},
+            "Failed",
+            "StartupFailed",
+            ("False", "StartupFailed"),
+        ),
+        (
+            function(),
+            {"idle": 1, "start_failures": 2, "failure_message": "ImportError"},
+            "Running",
+            "WorkersReady",
+            ("False", "StartupFailed"),
+        ),
+    ],
+)
+def test_what_is_seen_becomes_the_words_of_the_protocol(
+    document: Document, seen: dict[str, Any], phase: str, reason: str, ready: tuple[str, str]
+) -> None:
+    status = observed_status(document, Observation(**seen), NOW)
+    assert (status["phase"], status["reason"], ready_of(status)) == (phase, reason, ready)
+    assert status["message"]
+    assert status["observedGeneration"] == 3
+    assert status["image"] == {"reference": "kept"}
+
+
+def test_workers_calls_and_cost_are_counted() -> None:
+    seen = Observation(
+        busy=2, idle=1, starting=1, draining=1, queued=4, running=2, charge_micro_usd=1_230_000,
+        rate_micro_usd_per_hour=36_000,
+    )  # fmt: skip
+    status = observed_status(function(), seen, NOW)
+    assert status["workers"] == {"ready": 3, "busy": 2, "idle": 1, "starting": 1, "draining": 1}
+    assert status["queue"] == {"queued": 4, "running": 2}
+    assert status["cost"] == {"totalUSD": "1.23", "rateUSDPerHour": "0.18"}
+
+
+def test_the_warm_estimate_is_there_exactly_while_a_worker_is_ready() -> None:
+    cold = Band(p50_seconds=2.345, p90_seconds=12.4)
+    document = function()
+    document["status"] = observed_status(document, Observation(cold=cold, idle=1), NOW)
+    assert document["status"]["estimate"]["startup"] == {
+        "cold": {"p50": "2.3s", "p90": "12s"},
+        "warm": {"p50": "0.01s", "p90": "0.01s"},
+    }
+    document["status"] = observed_status(document, Observation(), NOW)
+    assert document["status"]["estimate"]["startup"] == {"cold": {"p50": "2.3s", "p90": "12s"}}
+
+
+def test_a_condition_keeps_its_time_while_its_value_stays() -> None:
+    document = function()
+    document["status"] = observed_status(document, Observation(idle=1), NOW)
+    later = observed_status(document, Observation(), NOW + timedelta(hours=1))
+    assert later["conditions"][0]["lastTransitionTime"] == "2026-11-29T12:00:00Z"
+    assert later["conditions"][0]["reason"] == "ScaledToZero"
+
+
+def test_a_function_that_is_being_deleted_keeps_its_last_phase() -> None:
+    document = function("Terminating")
+    document["metadata"]["deletionTimestamp"] = "2026-11-29T12:00:00Z"
+    assert observed_status(document, Observation(draining=1), NOW)["phase"] == "Terminating"
+
+
+async def test_an_equal_status_writes_nothing(calls: Calls) -> None:
+    stored = await calls.function(scaling={"minWorkers": 0})
+    key = Key("Function", ORG, PROJECT, "f")
+    write = WriteFunctionStatus(key, stored["metadata"]["uid"], Observation(idle=1))
+    assert await calls.writer.write(write)
+    revision = calls.feed.last_rv
+    assert not await calls.writer.write(write)
+    assert not await calls.writer.write(WriteFunctionStatus(key, "another", Observation()))
+    assert calls.feed.last_rv == revision

@@ -1,0 +1,203 @@
+"""The pool rule as a table, and what must hold whatever the facts are."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.capacity.pool import DrainReason, Member, PoolFacts, desired_workers, plan, start_backoff
+
+NOW = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
+
+
+def member(uid: str, **changes: Any) -> Member:
+    """A ready, idle worker of the present revision that has just had something to do."""
+    told: dict[str, Any] = {"current": True, "ready": True, "draining": False, "busy": 0, "idle_since": NOW}
+    return Member(uid=uid, **{**told, **changes})
+
+
+def starting(uid: str, **changes: Any) -> Member:
+    return member(uid, ready=False, idle_since=None, **changes)
+
+
+def busy(uid: str, **changes: Any) -> Member:
+    return member(uid, busy=1, idle_since=None, **changes)
+
+
+def idle_for(uid: str, seconds: float, **changes: Any) -> Member:
+    return member(uid, idle_since=NOW - timedelta(seconds=seconds), **changes)
+
+
+def facts(*members: Member, **changes: Any) -> PoolFacts:
+    told: dict[str, Any] = {
+        "now": NOW,
+        "wanted": True,
+        "deleting": False,
+        "queued": 0,
+        "running": 0,
+        "min_workers": 0,
+        "max_workers": 10,
+        "target_concurrency": 1,
+        "scaledown_window": timedelta(seconds=60),
+        "host_room": 32,
+    }
+    return PoolFacts(members=members, **{**told, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "desired"),
+    [
+        ({}, 0),
+        ({"queued": 1}, 1),
+        ({"queued": 3, "running": 2}, 5),
+        ({"queued": 9, "target_concurrency": 4}, 3),
+        ({"queued": 8, "target_concurrency": 4}, 2),
+        ({"queued": 500}, 10),
+        ({"min_workers": 2}, 2),
+        ({"min_workers": 2, "queued": 1}, 2),
+        ({"min_workers": 2, "queued": 5, "wanted": False}, 0),
+    ],
+)
+def test_the_desired_number_follows_the_calls_between_its_bounds(changes: dict[str, Any], desired: int) -> None:
+    assert desired_workers(facts(**changes)) == desired
+
+
+def test_what_is_missing_is_started_and_what_is_starting_counts() -> None:
+    assert plan(facts(queued=3)).start == 3
+    assert plan(facts(starting("a"), busy("b"), queued=2, running=1)).start == 1
+    assert plan(facts(starting("a"), queued=1)).start == 0
+
+
+def test_a_draining_worker_counts_for_nothing() -> None:
+    told = plan(facts(busy("a", draining=True), queued=0, running=1))
+    assert (told.start, told.drain) == (1, ())
+
+
+def test_a_worker_goes_once_it_was_idle_for_the_window_and_never_while_it_is_busy() -> None:
+    told = plan(facts(idle_for("a", 60), idle_for("b", 59), busy("c"), running=1))
+    assert told.drain == (("a", DrainReason.IDLE),)
+    assert told.again_at == NOW + timedelta(seconds=1)
+
+
+def test_the_least_number_stays_however_long_it_is_idle() -> None:
+    told = plan(facts(idle_for("a", 900), idle_for("b", 800), min_workers=1))
+    assert told.drain == (("a", DrainReason.IDLE),)
+
+
+def test_a_window_of_zero_lets_an_idle_worker_go_at_once() -> None:
+    assert plan(facts(idle_for("a", 0), scaledown_window=timedelta(0))).drain == (("a", DrainReason.IDLE),)
+
+
+def test_light_traffic_that_goes_round_all_workers_does_not_keep_them_all() -> None:
+    members = [idle_for(str(number), number) for number in range(5)]
+    assert plan(facts(*members, running=1, peak_workers=None)).drain == ()
+    assert len(plan(facts(*members, running=1, peak_workers=2)).drain) == 3
+    assert plan(facts(*members, running=1, peak_workers=5)).drain == ()
+
+
+def test_a_stopped_function_lets_everyone_go_and_says_why() -> None:
+    told = plan(facts(busy("a"), starting("b"), busy("c", draining=True), wanted=False, running=1))
+    assert told.drain == (("a", DrainReason.STOPPED), ("b", DrainReason.STOPPED))
+    assert plan(facts(busy("a"), wanted=False, deleting=True)).drain == (("a", DrainReason.DELETED),)
+
+
+def test_an_old_worker_goes_only_when_a_new_one_is_ready_in_its_place() -> None:
+    old = [idle_for("a", 5, current=False), busy("b", current=False)]
+    begun = plan(facts(*old, queued=1, running=1))
+    assert (begun.start, begun.drain) == (2, ())
+    halfway = plan(facts(*old, member("c"), starting("d"), queued=1, running=1))
+    assert (halfway.start, halfway.drain) == (0, (("a", DrainReason.ROLLED),))
+    done = plan(facts(*old, member("c"), member("d"), queued=1, running=1))
+    assert {uid for uid, _ in done.drain} == {"a", "b"}
+
+
+def test_old_workers_that_nothing_needs_go_at_once() -> None:
+    told = plan(facts(idle_for("a", 5, current=False), idle_for("b", 1, current=False)))
+    assert {reason for _, reason in told.drain} == {DrainReason.ROLLED}
+    assert len(told.drain) == 2
+
+
+def test_a_full_host_gives_one_place_to_the_new_revision() -> None:
+    old = [busy("a", current=False), idle_for("b", 1, current=False)]
+    told = plan(facts(*old, queued=1, running=1, host_room=0))
+    assert (told.start, told.drain, told.lacks_room) == (0, (("b", DrainReason.ROLLED),), True)
+    assert plan(facts(*old, starting("c"), queued=1, running=1, host_room=0)).drain == ()
+
+
+def test_a_version_that_does_not_start_is_tried_alone_with_growing_pauses_while_old_workers_serve() -> None:
+    old = busy("a", current=False)
+    failed = {"start_failures": 2, "last_failure_at": NOW - timedelta(seconds=1)}
+    early = plan(facts(old, queued=5, running=1, **failed))
+    assert (early.start, early.drain, early.again_at) == (0, (), NOW + timedelta(seconds=1))
+    failed["last_failure_at"] = NOW - timedelta(seconds=2)
+    assert plan(facts(old, queued=5, running=1, **failed)).start == 1
+    assert plan(facts(old, starting("b"), queued=5, running=1, **failed)).start == 0
+
+
+def test_after_too_many_failures_nothing_is_started_any_more() -> None:
+    told = plan(facts(queued=5, start_failures=5, last_failure_at=NOW - timedelta(days=1)))
+    assert (told.start, told.failed, told.again_at) == (0, True, None)
+
+
+def test_the_pauses_double_up_to_a_minute() -> None:
+    assert [start_backoff(n).total_seconds() for n in (1, 2, 3, 7, 50)] == [1, 2, 4, 60, 60]
+
+
+def test_hosts_without_room_are_reported_and_idle_workers_of_others_make_room_at_once() -> None:
+    told = plan(facts(queued=5, host_room=2))
+    assert (told.start, told.lacks_room) == (2, True)
+    assert plan(facts(idle_for("a", 1), pressure=True)).drain == (("a", DrainReason.MAKES_ROOM),)
+
+
+members = st.builds(
+    lambda uid, current, ready, draining, calls, seconds: Member(
+        uid=uid,
+        current=current,
+        ready=ready,
+        draining=draining,
+        busy=calls if ready else 0,
+        idle_since=NOW - timedelta(seconds=seconds) if ready and not calls else None,
+    ),
+    st.uuids().map(str),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 3),
+    st.integers(0, 200),
+)
+
+
+@given(
+    pool=st.lists(members, max_size=12, unique_by=lambda found: found.uid),
+    queued=st.integers(0, 40),
+    bounds=st.tuples(st.integers(0, 5), st.integers(5, 9)),
+    room=st.integers(0, 12),
+    wanted=st.booleans(),
+    peak=st.none() | st.integers(0, 9),
+)
+def test_a_plan_stays_within_its_bounds(
+    pool: list[Member], queued: int, bounds: tuple[int, int], room: int, wanted: bool, peak: int | None
+) -> None:
+    running = sum(found.busy for found in pool)
+    seen = facts(
+        *pool, queued=queued, running=running, wanted=wanted, host_room=room, peak_workers=peak,
+        min_workers=bounds[0], max_workers=bounds[1],
+    )  # fmt: skip
+    told = plan(seen)
+    drained = [uid for uid, _ in told.drain]
+    live = {found.uid: found for found in pool if not found.draining}
+    assert len(set(drained)) == len(drained)
+    assert set(drained) <= set(live)
+    assert 0 <= told.start <= room
+    current = [found for found in live.values() if found.current]
+    assert len(current) + told.start <= max(len(current), bounds[1])
+    if wanted:
+        kept = [found for found in current if found.uid not in drained]
+        assert len(kept) >= min(len(current), bounds[0])
+        assert not any(live[uid].current and live[uid].busy for uid in drained)
+    else:
+        assert set(drained) == set(live)
