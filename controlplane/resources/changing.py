@@ -6,7 +6,6 @@ none means "whatever it is now": when somebody was faster the change is applied 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 
 import orjson
@@ -60,7 +59,7 @@ class Changer:
             stored = await self._objects.get_document(key)
             if stored is None:
                 raise not_found(kind.plural, key.name)
-            wanted = produce(copy.deepcopy(stored))
+            wanted = produce(self._hooks[key.kind].editable(stored))
             if _version(wanted) not in ("", _version(stored)):
                 raise RaceLostError(kind, key.name)
             new = await self._admission.update(kind, stored, wanted, caller, body)

@@ -8,6 +8,7 @@ it may run again when a batch is retried. Dry-runs call only `preview`.
 
 from __future__ import annotations
 
+import copy
 from typing import Protocol
 
 from controlplane.store.contract import Document, Key, Reads, Tx
@@ -33,6 +34,10 @@ class KindHooks(Protocol):
 
     def preview(self, document: Document) -> Document:
         """What a dry-run answers: the document without anything that is only ever written."""
+
+    def editable(self, document: Document) -> Document:
+        """A copy of the stored object for a patch or a replacement to change; a kind whose objects do not show all they
+        hold adds something to stand for the rest."""
 
     def reads_update(self, key: Key, document: Document) -> Reads:
         """What `updated` needs loaded; `document` is the new one."""
@@ -68,6 +73,9 @@ class PlainHooks:
 
     def preview(self, document: Document) -> Document:
         return document
+
+    def editable(self, document: Document) -> Document:
+        return copy.deepcopy(document)
 
     def reads_update(self, key: Key, document: Document) -> Reads:
         return NO_READS

@@ -1,0 +1,1 @@
+"""Values of Secrets: sealed at rest, given to workers, taken out of error texts."""
