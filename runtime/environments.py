@@ -121,7 +121,6 @@ class Environments:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             env=self._environ,
-            umask=0o022,
         )
         try:
             output, _ = await process.communicate()
@@ -160,13 +159,13 @@ def _complete(path: Path) -> bool:
 
 
 def _open_for_reading(root: Path) -> None:
-    """Let every user read the tree: workers have a uid of their own. Wheels may carry stricter modes."""
+    """Let every user read the tree, since workers have uids of their own: neither wheels nor our umask decide."""
     for folder, _, files in os.walk(root):
         os.chmod(folder, 0o755)  # noqa: S103 - public packages, nothing of a user
         for name in files:
             path = Path(folder, name)
             if not path.is_symlink():
-                path.chmod(path.stat().st_mode & 0o777 | 0o444)
+                path.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
 
 
 def _environment_for_uv(environ: Mapping[str, str]) -> dict[str, str]:

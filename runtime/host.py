@@ -80,12 +80,11 @@ class Host:
         return await self._environments.ensure(interpreter, progress)
 
     def attempt_directory(self, attempt: str) -> Path:
-        """A fresh private folder for one attempt."""
+        """The private folder of one attempt, made at the first call."""
         if "/" in attempt or attempt.startswith("."):
             raise ValueError(f"{attempt!r} cannot be an attempt's uid")
         directory = self._attempts / attempt
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir(mode=0o700)
+        directory.mkdir(mode=0o700, exist_ok=True)
         return directory
 
     def remove_directory(self, attempt: str) -> None:

@@ -17,6 +17,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import httptools
 
@@ -115,11 +116,11 @@ class Client(asyncio.Protocol):
     # The event loop's side.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports have the methods of asyncio.Transport, not its type.
+        self._transport = cast(asyncio.Transport, transport)
         if not self._proxy.admit(self):
-            transport.write(unavailable("this worker has too many connections open"))
-            transport.close()
+            self._write(unavailable("this worker has too many connections open"))
+            self._close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

@@ -98,7 +98,7 @@ class WorkerSupervisor:
                 ending = await self._wait()
                 out_of_memory = cgroup.out_of_memory_kills() > 0
         except (PythonMissingError, EnvironmentFailedError, SandboxUnavailableError, _StoppedError) as error:
-            self._problem = str(error)
+            self._problem = self._problem or str(error)
             logs.note(self._problem)
         finally:
             self._over = True
@@ -114,7 +114,7 @@ class WorkerSupervisor:
         Without a bound it may take as long as its calls do, provided that it keeps claiming. Repeats only shorten it.
         """
         if seconds_max is not None and not self._over:
-            self._set_timer("window", seconds_max, f"it had not left {seconds_max:g} s after it was asked to")
+            self._set_window(seconds_max)
         if self._asked or self._over:
             return
         self._asked = True
@@ -250,6 +250,11 @@ class WorkerSupervisor:
         """A draining worker that claims is finishing its calls; one that does not is stuck, or the API has lost it."""
         seconds = self._host.limits.silence_seconds_max
         self._set_timer("silence", seconds, f"it was asked to leave and then silent for {seconds:g} s")
+
+    def _set_window(self, seconds: float) -> None:
+        window = self._timers.get("window")
+        if window is None or window.when() > asyncio.get_running_loop().time() + seconds:
+            self._set_timer("window", seconds, f"it had not left {seconds:g} s after it was asked to")
 
     def _set_timer(self, name: str, seconds: float, reason: str) -> None:
         self._drop_timer(name)

@@ -1,4 +1,4 @@
-"""As much of the API as one worker speaks to, over real HTTP, with a script instead of a database.
+"""As much of the API as one worker and its node speak to, over real HTTP, with a script instead of a database.
 
 The unmodified public worker is driven by it in the tests of `runtime/`, which must not know the server's own packages.
 """
@@ -42,6 +42,11 @@ class ScriptedApi:
     held: int = 0
     url: str = ""
     closing: bool = False
+    node_token: str = "the-node"
+    leased: dict[str, Any] = field(default_factory=dict)
+    lease_refusal: int = 0
+    phases: list[str] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def set_code(self, files: dict[str, str]) -> None:
@@ -100,11 +105,28 @@ class ScriptedApi:
     async def myself(self, request: Request) -> Response:
         return JSONResponse({"kind": "Function", "name": "fn", "project": "default", "attempt": "att", "epoch": 1})
 
+    async def lease(self, request: Request) -> Response:
+        if self.lease_refusal:
+            return JSONResponse({"kind": "Status", "message": "the attempt is over"}, status_code=self.lease_refusal)
+        return JSONResponse({"token": self.token, "project": "default", "function": "fn", **self.leased})
+
+    async def phase(self, request: Request) -> Response:
+        self.phases.append((await request.json())["phase"])
+        return Response(status_code=204)
+
+    async def logs(self, request: Request) -> Response:
+        for chunk in (await request.json())["chunks"]:
+            self.log += [text for _, _, text in chunk["lines"]]
+        return Response(status_code=204)
+
     def application(self) -> Starlette:
         project = "/namespaces/{project}"
         app = Starlette(
             routes=[
                 Route("/self", self.myself),
+                Route("/node/v1/attempts/{uid}/lease", self.lease, methods=["POST"]),
+                Route("/node/v1/attempts/{uid}/phase", self.phase, methods=["POST"]),
+                Route("/node/v1/attempts/{uid}/logs", self.logs, methods=["POST"]),
                 Route(f"/apis/nodus.dev/v1{project}/functions/{{name}}", self.function),
                 Route(f"/apis/nodus.dev/v1{project}/functions/{{name}}/claims", self.claim, methods=["POST"]),
                 Route(f"/blobs/v1{project}/uploads", self.upload, methods=["POST"]),
@@ -117,7 +139,8 @@ class ScriptedApi:
             if scope["type"] == "http":
                 self.paths.append(scope["path"])
                 self.heads.append({name.decode(): value.decode() for name, value in scope["headers"]})
-                if f"Bearer {self.token}" != self.heads[-1].get("authorization"):
+                token = self.node_token if scope["path"].startswith("/node/") else self.token
+                if f"Bearer {token}" != self.heads[-1].get("authorization"):
                     await Response(status_code=401)(scope, receive, send)
                     return
             await app(scope, receive, send)

@@ -1,0 +1,257 @@
+"""The node's side of an attempt: run one worker and say how it ended.
+
+`RunWorkerActivities` joins the words of `run_worker_contract.py` to `runtime/supervisor.py`. The activity holds no
+more than a grip on the worker: it beats, passes a cancellation on as a drain, and returns what the supervisor
+reports. A second activity for an attempt that already runs here takes hold of the same worker instead of starting
+another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities.node_api import ApiRefusedError, ApiUnavailableError, Lease, NodeApi
+from activities.run_worker_contract import (
+    DRAINED,
+    EXITED,
+    KILL_WORKER,
+    KILLED,
+    NODE_RESTARTED,
+    NOT_STARTED,
+    OUT_OF_MEMORY,
+    RUN_WORKER,
+    KillWorkerInput,
+    RunWorkerInput,
+    WorkerExit,
+)
+from controlplane.settings import Settings
+from runtime.host import Host
+from runtime.logs import Chunk
+from runtime.supervisor import Phase, WorkerPlan, WorkerReport, WorkerSupervisor
+from runtime.variables import WorkerIdentity
+
+HEARTBEAT_SECONDS = 5.0
+LEASE_SECONDS_MAX = 60.0
+LEASE_RETRY_SECONDS = 0.5
+TOKEN_FILE = "task-token"  # noqa: S105 - the name of a file
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(kw_only=True)
+class _Running:
+    """One worker of this node, from the moment its attempt was taken."""
+
+    given: RunWorkerInput
+    phase: str = "Leasing"
+    supervisor: WorkerSupervisor | None = None
+    stop_seconds_max: float | None = None
+    stop_asked: bool = False
+    kill_reason: str | None = None
+    reports: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def drain(self, seconds_max: float | None) -> None:
+        """Let the worker finish its calls, for at most `seconds_max` if given, also when it has yet to start."""
+        self.stop_asked = True
+        self.stop_seconds_max = seconds_max
+        if self.supervisor is not None:
+            self.supervisor.drain(seconds_max)
+
+    def kill(self, reason: str) -> None:
+        """End the worker now, also when it has yet to start."""
+        self.stop_asked = True
+        self.kill_reason = reason
+        if self.supervisor is not None:
+            self.supervisor.kill(reason)
+
+
+class RunWorkerActivities:
+    """The activities of one node."""
+
+    def __init__(self, host: Host, api: NodeApi, settings: Settings) -> None:
+        self._host = host
+        self._api = api
+        self._settings = settings
+        self._running: dict[str, tuple[_Running, asyncio.Task[WorkerExit]]] = {}
+
+    @activity.defn(name=RUN_WORKER)
+    async def run_worker(self, given: RunWorkerInput) -> WorkerExit:
+        """Run the worker of one attempt until nothing of it is left; see the contract."""
+        running, work = self._take(given)
+        self._keep_token(given.attempt_uid)
+        while not work.done():
+            try:
+                await asyncio.wait((work,), timeout=HEARTBEAT_SECONDS)
+                activity.heartbeat(running.phase)
+            except asyncio.CancelledError:
+                running.drain(self._patience())
+        return work.result()
+
+    @activity.defn(name=KILL_WORKER)
+    async def kill_worker(self, given: KillWorkerInput) -> bool:
+        """Kill the attempt's worker now; false when it does not run here."""
+        found = self._running.get(given.attempt_uid)
+        if found is None:
+            return False
+        found[0].kill("the control process asked for it")
+        return True
+
+    def drain_all(self) -> None:
+        """The node stops: let every worker finish what it can in the time a stopping node has."""
+        for running, _ in list(self._running.values()):
+            running.drain(self._settings.node_stop_seconds)
+
+    def _patience(self) -> float | None:
+        """How long a cancelled activity lets its worker's calls run; None as long as they take."""
+        details = activity.cancellation_details()
+        return self._settings.node_stop_seconds if details is not None and details.worker_shutdown else None
+
+    def _take(self, given: RunWorkerInput) -> tuple[_Running, asyncio.Task[WorkerExit]]:
+        found = self._running.get(given.attempt_uid)
+        if found is None:
+            running = _Running(given=given)
+            # A task of its own: the worker's end must be seen through whatever becomes of the activity.
+            work = asyncio.create_task(self._run(running))
+            found = self._running[given.attempt_uid] = (running, work)
+            work.add_done_callback(lambda _: self._running.pop(given.attempt_uid))
+        return found
+
+    def _keep_token(self, attempt_uid: str) -> None:
+        """Remember how to end this activity, in case this process cannot."""
+        path = self._host.attempt_directory(attempt_uid) / TOKEN_FILE
+        path.write_bytes(activity.info().task_token)
+
+    async def _run(self, running: _Running) -> WorkerExit:
+        uid = running.given.attempt_uid
+        structlog.contextvars.bind_contextvars(attempt=uid)
+        try:
+            lease = await self._lease(running)
+            if isinstance(lease, str):
+                return WorkerExit(outcome=NOT_STARTED, message=lease)
+            report = await self._supervise(running, lease)
+        finally:
+            for task in running.reports:
+                task.cancel()
+            self._host.remove_directory(uid)
+        result = worker_exit(report)
+        log.info("worker ended", outcome=result.outcome, message=result.message)
+        return result
+
+    async def _lease(self, running: _Running) -> Lease | str:
+        """The attempt's lease, or why there is none."""
+        given = running.given
+        problem = ""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEASE_SECONDS_MAX):
+                while not running.stop_asked:
+                    try:
+                        return await self._api.lease(given.attempt_uid, given.epoch)
+                    except ApiRefusedError as error:
+                        return f"no lease: {error}"
+                    except ApiUnavailableError as error:
+                        problem = str(error)
+                    await asyncio.sleep(LEASE_RETRY_SECONDS)
+                return "the worker was asked to leave before it had started"
+        return f"no lease within {LEASE_SECONDS_MAX:g} s: {problem}"
+
+    async def _supervise(self, running: _Running, lease: Lease) -> WorkerReport:
+        uid = running.given.attempt_uid
+        identity = WorkerIdentity(
+            attempt=uid, project=lease.project, function=lease.function, concurrency=lease.concurrency
+        )
+        plan = WorkerPlan(
+            identity=identity,
+            python=lease.python,
+            token=lease.token,
+            variables=lease.variables,
+            directory=lease.directory,
+        )
+
+        async def sink(chunk: Chunk) -> None:
+            await self._api.store_log(uid, chunk)
+
+        supervisor = WorkerSupervisor(self._host, plan, sink, lambda phase: self._tell_phase(running, phase))
+        running.supervisor = supervisor
+        if running.kill_reason is not None:
+            supervisor.kill(running.kill_reason)
+        elif running.stop_asked:
+            supervisor.drain(running.stop_seconds_max)
+        return await supervisor.run(self._host.attempt_directory(uid))
+
+    def _tell_phase(self, running: _Running, phase: Phase) -> None:
+        """Show the phase in heartbeats and to the API; a phase that cannot be told is overtaken by the next."""
+        running.phase = phase.value
+        task = asyncio.create_task(self._report_phase(running.given, phase))
+        running.reports.add(task)
+        task.add_done_callback(running.reports.discard)
+
+    async def _report_phase(self, given: RunWorkerInput, phase: Phase) -> None:
+        try:
+            await self._api.report_phase(given.attempt_uid, given.epoch, phase.value)
+        except (ApiUnavailableError, ApiRefusedError) as error:
+            log.info("a phase was not told", attempt=given.attempt_uid, phase=phase.value, problem=str(error))
+
+
+def worker_exit(report: WorkerReport) -> WorkerExit:
+    """A supervisor's report in the words of the contract."""
+    ending = report.ending
+    if ending is None or not ending.started:
+        message = report.problem or "the sandbox ended before the worker began; the worker's log says why"
+        return WorkerExit(outcome=NOT_STARTED, message=message)
+    if report.problem is not None:
+        outcome, message = KILLED, report.problem
+    elif report.out_of_memory and ending.signal is not None:
+        outcome, message = OUT_OF_MEMORY, "the worker used more memory than it may"
+    elif report.asked:
+        outcome, message = DRAINED, ""
+    else:
+        outcome = EXITED
+        message = "" if report.ready else "the worker ended before its first claim; its log says why"
+    return WorkerExit(
+        outcome=outcome,
+        exit_code=ending.exit_code,
+        signal=ending.signal,
+        message=message,
+        ran_seconds=ending.ran_seconds,
+    )
+
+
+async def report_lost_workers(client: Client, host: Host) -> int:
+    """Complete the activities a dead node process was running, as its contract promises; returns how many there were.
+
+    Call it before the first activity is taken. Raises RPCError when the engine cannot be told; the rest waits on disk.
+    """
+    lost = host.leftovers()
+    for directory in lost:
+        task_token = _kept_token(directory)
+        if task_token is not None:
+            await _complete_lost(client, task_token)
+        host.remove_directory(directory.name)
+    return len(lost)
+
+
+def _kept_token(directory: Path) -> bytes | None:
+    try:
+        return (directory / TOKEN_FILE).read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+async def _complete_lost(client: Client, task_token: bytes) -> None:
+    handle = client.get_async_activity_handle(task_token=task_token)
+    try:
+        await handle.complete(
+            WorkerExit(outcome=NODE_RESTARTED, message="the node process died and took the worker along")
+        )
+    except RPCError as error:
+        # The engine has given the activity up already, by timeout or with its whole database.
+        if error.status not in (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT):
+            raise

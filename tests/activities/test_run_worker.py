@@ -1,0 +1,272 @@
+"""The activities of a node, on a real engine, with real workers, against a scripted API."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio import workflow
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.common import RetryPolicy
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+
+from activities.run_worker import worker_exit
+from activities.run_worker_contract import (
+    DRAINED,
+    EXITED,
+    KILL_WORKER,
+    KILLED,
+    NODE_RESTARTED,
+    NOT_STARTED,
+    OUT_OF_MEMORY,
+    RUN_WORKER,
+    KillWorkerInput,
+    RunWorkerInput,
+    WorkerExit,
+    node_task_queue,
+)
+from runtime.process import Ending
+from runtime.supervisor import WorkerReport
+from tests.fixtures.eventually import eventually
+from tests.runtime.scripted_api import ScriptedApi
+from workers.engines.temporal import EmbeddedTemporal
+
+APP = "import nodus\napp = nodus.App('test')\n"
+SLEEPER = APP + "import time\n@app.function()\ndef target(seconds):\n    print('begun')\n    time.sleep(seconds)\n"
+
+
+@workflow.defn
+class RunOnNode:
+    """The least a workflow does with a node: run an attempt named like it, cancel it when told, kill it when told."""
+
+    def __init__(self) -> None:
+        self._told: list[str] = []
+
+    @workflow.signal
+    def tell(self, what: str) -> None:
+        self._told.append(what)
+
+    @workflow.run
+    async def run(self, node: str) -> WorkerExit:
+        worker = workflow.start_activity(
+            RUN_WORKER,
+            RunWorkerInput(attempt_uid=node, epoch=1),
+            result_type=WorkerExit,
+            task_queue=node_task_queue(node),
+            schedule_to_close_timeout=timedelta(minutes=5),
+            heartbeat_timeout=timedelta(seconds=30),
+            retry_policy=RetryPolicy(maximum_attempts=1),
+            cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        )
+        stopping = asyncio.create_task(self._stop(worker, node))
+        try:
+            return await asyncio.shield(worker)
+        finally:
+            stopping.cancel()
+
+    async def _stop(self, worker: workflow.ActivityHandle[WorkerExit], node: str) -> None:
+        await workflow.wait_condition(lambda: "drain" in self._told)
+        worker.cancel()
+        await workflow.wait_condition(lambda: "kill" in self._told)
+        await workflow.execute_activity(
+            KILL_WORKER,
+            KillWorkerInput(attempt_uid=node),
+            result_type=bool,
+            task_queue=node_task_queue(node),
+            schedule_to_close_timeout=timedelta(seconds=20),
+        )
+
+
+@dataclasses.dataclass
+class Node:
+    """A node process of its own, as `python -m workers node` runs it."""
+
+    name: str
+    environment: dict[str, str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "workers", "node"], env=self.environment, stdout=log, stderr=log
+            )
+
+    def signal(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    async def ended(self) -> int:
+        assert self.process is not None
+        await eventually(lambda: self.process is not None and self.process.poll() is not None, within=25)
+        return self.process.wait()
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[ScriptedApi]:
+    minor = f"{sys.version_info.major}.{sys.version_info.minor}"
+    async with ScriptedApi(leased={"concurrency": 1, "python": minor, "env": [["GREETING", "hello"]]}).serving() as api:
+        yield api
+
+
+@pytest.fixture(scope="session")
+def node_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("node-data")
+
+
+@pytest.fixture
+async def node(api: ScriptedApi, temporal: EmbeddedTemporal, node_data: Path, tmp_path: Path) -> AsyncIterator[Node]:
+    name = f"node-{uuid.uuid4().hex[:8]}"
+    settings = {
+        "NODE_NAME": name,
+        "NODE_TOKEN": api.node_token,
+        "API_URL": api.url,
+        "TEMPORAL_ADDRESS": temporal.address,
+        "DATA_DIR": str(node_data),
+        "NODE_STOP_SECONDS": "2",
+    }
+    environment = {**os.environ, **{f"NODUS_SERVER_{key}": value for key, value in settings.items()}}
+    made = Node(name, environment, tmp_path / "node.log")
+    made.start()
+    yield made
+    logging.getLogger(__name__).info(made.log.read_text())
+    with contextlib.suppress(ProcessLookupError):
+        made.signal(signal.SIGKILL)
+    await made.ended()
+
+
+@pytest.fixture
+async def handle(node: Node, temporal_client: Client, task_queue: str) -> AsyncIterator[WorkflowHandle[Any, Any]]:
+    """A workflow that runs the worker of one attempt on the node."""
+    worker = Worker(
+        temporal_client,
+        task_queue=task_queue,
+        workflows=[RunOnNode],
+        workflow_runner=UnsandboxedWorkflowRunner(),
+        build_id="test",
+    )
+    async with worker:
+        started = await temporal_client.start_workflow(RunOnNode.run, node.name, id=node.name, task_queue=task_queue)
+        yield started
+        with contextlib.suppress(Exception):
+            await started.terminate()
+
+
+async def test_a_worker_runs_with_what_the_lease_says_and_drains_when_the_activity_is_cancelled(
+    api: ScriptedApi, handle: WorkflowHandle[Any, Any]
+) -> None:
+    source = "@app.function()\ndef target():\n    import os\n    print(os.environ['GREETING'])\n"
+    api.set_code({"app.py": APP + source})
+    api.call("one")
+    await eventually(lambda: "one" in api.outcomes, within=60)
+    assert api.outcomes["one"]["outcome"] == "Succeeded"
+    await eventually(lambda: "hello" in api.log)
+    await handle.signal(RunOnNode.tell, "drain")
+    result: WorkerExit = await handle.result()
+    assert (result.outcome, result.exit_code) == (DRAINED, 0)
+    assert result.ran_seconds > 0
+    assert api.phases == ["Preparing", "Starting", "Ready", "Draining"]
+
+
+async def test_a_worker_that_goes_on_is_killed_when_the_control_process_asks(
+    api: ScriptedApi, handle: WorkflowHandle[Any, Any]
+) -> None:
+    api.set_code({"app.py": SLEEPER})
+    api.call("one", 600)
+    await eventually(lambda: "begun" in api.log, within=60)
+    await handle.signal(RunOnNode.tell, "drain")
+    await handle.signal(RunOnNode.tell, "kill")
+    result: WorkerExit = await handle.result()
+    assert (result.outcome, result.signal) == (KILLED, 9)
+    assert "control process" in result.message
+
+
+async def test_a_killed_node_leaves_no_worker_and_its_next_start_reports_the_loss(
+    api: ScriptedApi, node: Node, handle: WorkflowHandle[Any, Any]
+) -> None:
+    api.set_code({"app.py": SLEEPER})
+    api.call("one", 600)
+    await eventually(lambda: "begun" in api.log, within=60)
+    assert sandboxed_workers(node.name)
+    node.signal(signal.SIGKILL)
+    await node.ended()
+    await eventually(lambda: not sandboxed_workers(node.name))
+    node.start()
+    result: WorkerExit = await handle.result()
+    assert result.outcome == NODE_RESTARTED
+
+
+async def test_a_stopping_node_drains_its_workers_and_exits(
+    api: ScriptedApi, node: Node, handle: WorkflowHandle[Any, Any]
+) -> None:
+    api.set_code({"app.py": SLEEPER})
+    api.call("one", 600)
+    await eventually(lambda: "begun" in api.log, within=60)
+    node.signal(signal.SIGTERM)
+    assert await node.ended() == 0
+    result: WorkerExit = await handle.result()
+    assert result.outcome == KILLED
+    assert "2 s after it was asked to" in result.message
+    assert not sandboxed_workers(node.name)
+
+
+async def test_an_attempt_the_api_refuses_is_not_started(api: ScriptedApi, handle: WorkflowHandle[Any, Any]) -> None:
+    api.lease_refusal = 409
+    with contextlib.suppress(WorkflowFailureError):
+        result: WorkerExit = await handle.result()
+        assert result.outcome == NOT_STARTED
+        assert "the attempt is over" in result.message
+
+
+def sandboxed_workers(attempt: str) -> list[int]:
+    """Processes of this host that were started as workers of the attempt."""
+    wanted = f"NODUS_ATTEMPT={attempt}".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if wanted in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+    return found
+
+
+def report(**changes: Any) -> WorkerReport:
+    ending = Ending(exit_code=0, signal=None, started=True, ran_seconds=1.5)
+    plain = WorkerReport(ending=ending, problem=None, asked=False, ready=True, out_of_memory=False)
+    return dataclasses.replace(plain, **changes)
+
+
+KILLED_BY_KERNEL = Ending(exit_code=None, signal=9, started=True, ran_seconds=1.5)
+
+
+@pytest.mark.parametrize(
+    ("told", "outcome"),
+    [
+        (report(), EXITED),
+        (report(asked=True), DRAINED),
+        (report(ending=None, problem="no environment"), NOT_STARTED),
+        (report(ending=Ending(exit_code=1, signal=None, started=False, ran_seconds=0.1)), NOT_STARTED),
+        (report(ending=KILLED_BY_KERNEL, problem="the node killed the worker: so"), KILLED),
+        (report(ending=KILLED_BY_KERNEL, out_of_memory=True), OUT_OF_MEMORY),
+        # A child that was killed for its memory did not end the worker.
+        (report(out_of_memory=True), EXITED),
+        (report(ending=KILLED_BY_KERNEL), EXITED),
+    ],
+)
+def test_each_report_has_one_word(told: WorkerReport, outcome: str) -> None:
+    assert worker_exit(told).outcome == outcome
+
+
+def test_a_worker_that_ended_before_it_claimed_says_where_to_look() -> None:
+    assert "log says why" in worker_exit(report(ready=False)).message

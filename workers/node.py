@@ -1,0 +1,143 @@
+"""The node process: it takes attempts from Temporal and runs their workers on this host.
+
+It serves nothing. Its task queue carries its name, so attempts placed here wait here; its own requests go to the API
+with the node's token. A start proves the sandbox, clears what a killed predecessor left and reports the workers it
+lost; `activities/run_worker.py` does the work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import httpx
+import structlog
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+from activities.node_api import NodeApi
+from activities.run_worker import RunWorkerActivities, report_lost_workers
+from activities.run_worker_contract import node_task_queue
+from controlplane.settings import Settings
+from runtime.environments import EnvironmentFailedError
+from runtime.host import Host, HostLimits, open_host
+from runtime.logs import LogLimits
+from runtime.pythons import PythonMissingError
+
+BUILD_ID = "node"
+"""Constant: without one the SDK hashes every module at start, about a second; nodes are not versioned in the engine."""
+API_SECONDS_MAX = 30.0
+ENGINE_RETRY_SECONDS = 1.0
+STOP_MARGIN_SECONDS = 5
+KILLS_MAX = 8
+"""Activities beyond one for each worker, so that a full node can still be told to kill some."""
+CANCEL_LATENCY = timedelta(seconds=2)
+"""How late a drain may reach the node: a cancellation travels with a heartbeat, and the SDK holds heartbeats back."""
+
+log = structlog.get_logger(__name__)
+
+
+async def run_node(settings: Settings) -> None:
+    """Run until SIGTERM or SIGINT, then let workers finish for a bounded time.
+
+    Raises SandboxUnavailableError when this host cannot confine workers.
+    """
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    host = await open_host(
+        directory=settings.data_dir / "node",
+        environments=settings.data_dir / "environments",
+        api_url=settings.api_url,
+        environ=os.environ,
+        limits=host_limits(settings),
+    )
+    try:
+        async with _node_api(settings) as api:
+            await _serve(settings, host, RunWorkerActivities(host, api, settings), stop)
+    finally:
+        host.close()
+
+
+async def _serve(settings: Settings, host: Host, activities: RunWorkerActivities, stop: asyncio.Event) -> None:
+    warming = asyncio.create_task(_warm(host))
+    stopped = asyncio.create_task(stop.wait())
+    starting = asyncio.create_task(_engine(settings))
+    await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
+    if stop.is_set():
+        starting.cancel()
+        return
+    client = await starting
+    lost = await report_lost_workers(client, host)
+    worker = Worker(
+        client,
+        task_queue=node_task_queue(settings.node_name),
+        activities=[activities.run_worker, activities.kill_worker],
+        build_id=BUILD_ID,
+        max_concurrent_activities=settings.workers_max + KILLS_MAX,
+        graceful_shutdown_timeout=timedelta(seconds=settings.node_stop_seconds + STOP_MARGIN_SECONDS),
+        max_heartbeat_throttle_interval=CANCEL_LATENCY,
+        default_heartbeat_throttle_interval=CANCEL_LATENCY,
+    )
+    log.info("node ready", node=settings.node_name, limits=sorted(host.cgroups.limits), lost_workers=lost)
+    serving = asyncio.create_task(worker.run())
+    await asyncio.wait((serving, stopped), return_when=asyncio.FIRST_COMPLETED)
+    if stop.is_set():
+        activities.drain_all()
+        await worker.shutdown()
+    await serving
+    warming.cancel()
+
+
+async def _engine(settings: Settings) -> Client:
+    """A client of the engine, as soon as there is one: a node may start first."""
+    told = False
+    while True:
+        try:
+            return await Client.connect(settings.temporal_address, namespace=settings.temporal_namespace)
+        except RuntimeError as error:
+            if not told:
+                log.warning("waiting for Temporal", address=settings.temporal_address, problem=str(error))
+            told = True
+        await asyncio.sleep(ENGINE_RETRY_SECONDS)
+
+
+async def _warm(host: Host) -> None:
+    """Build the environment most calls of this host will want before the first of them comes."""
+    minor = f"{sys.version_info.major}.{sys.version_info.minor}"
+    try:
+        await host.environment(minor, lambda step: log.info("environment", step=step))
+    except (PythonMissingError, EnvironmentFailedError) as error:
+        log.warning("no environment was built ahead", python=minor, problem=str(error))
+
+
+@contextlib.asynccontextmanager
+async def _node_api(settings: Settings) -> AsyncIterator[NodeApi]:
+    token = settings.node_token.get_secret_value()
+    async with httpx.AsyncClient(
+        base_url=settings.api_url,
+        headers={"authorization": f"Bearer {token}"},
+        timeout=API_SECONDS_MAX,
+        trust_env=False,
+    ) as client:
+        yield NodeApi(client)
+
+
+def host_limits(settings: Settings) -> HostLimits:
+    """The bounds of workers, from settings and the host's own size."""
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return HostLimits(
+        scratch_bytes_max=settings.worker_scratch_bytes_max,
+        pids_max=settings.worker_pids_max,
+        worker_memory_bytes_max=settings.worker_memory_bytes_max or None,
+        all_memory_bytes_max=settings.workers_memory_bytes_max or memory_bytes * 9 // 10,
+        start_seconds_max=settings.worker_start_seconds_max,
+        exit_seconds_max=settings.drain_seconds,
+        silence_seconds_max=settings.lease_seconds,
+        logs=LogLimits(line_bytes_max=settings.log_line_bytes_max),
+    )
