@@ -112,6 +112,51 @@ class Settings(BaseSettings):
     )
     start_failures_max: int = Field(default=5, description="Consecutive failed starts before a Function is Failed.")
     drain_seconds: int = Field(default=30, description="Between SIGTERM and SIGKILL once nothing runs on the worker.")
+    node_stop_seconds: int = Field(
+        default=10, description="A stopping node lets running calls go on this long; the killed ones run elsewhere."
+    )
+    worker_scratch_bytes_max: int = Field(
+        default=1 << 30, description="Size of each of a worker's code, workspace and temporary folders; all in memory."
+    )
+    worker_pids_max: int = Field(default=1_024, description="Processes and threads of one worker.")
+    worker_memory_bytes_max: int = Field(
+        default=0, description="Hard limit of one worker's memory; 0 leaves it to the limit of all."
+    )
+    workers_memory_bytes_max: int = Field(
+        default=0, description="Hard limit of all workers of a host together; 0 takes 9/10 of its memory."
+    )
+
+    # Controllers
+    engine_call_seconds_max: float = Field(
+        default=5.0, description="One request to Temporal; its client would retry for ever while the server is down."
+    )
+    workflow_tasks_max: int = Field(
+        default=20, description="Workflow tasks at once in a control process; more time out when the CPU is short."
+    )
+    starter_busy_transitions: int = Field(
+        default=40, description="Changes of calls a second from which starting workflows makes way for running calls."
+    )
+    starter_trickle_per_second: float = Field(
+        default=2.0, description="Workflow starts a second while it makes way; none would leave retries waiting."
+    )
+    worker_starts_in_flight_max: int = Field(
+        default=4, description="Workers that start at once on a host; more would only slow each other down."
+    )
+    autoscaler_pause_seconds: float = Field(
+        default=0.25, description="Between two looks at a Function that needed nothing done at the first."
+    )
+    autoscaler_resync_seconds: float = Field(
+        default=5.0, description="Every Function with workers or calls is looked at this often, changed or not."
+    )
+    function_status_seconds: float = Field(
+        default=1.0, description="Between two writes of one Function's status; each is a change for every watcher."
+    )
+    controller_round_seconds: int = Field(
+        default=1_800, description="A controller's activity returns after this long, which empties its history."
+    )
+    canary_seconds: int = Field(
+        default=60, description="A control process whose canary workflow takes longer is wedged and restarts."
+    )
 
     # Blobs
     s3_endpoint: str = Field(default="", description="host:port of an S3 service; empty keeps blobs on the local disk.")
