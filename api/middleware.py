@@ -7,6 +7,8 @@ is private unless someone decides otherwise. Routes find the caller with `api.de
 
 from __future__ import annotations
 
+import base64
+import binascii
 import os
 import time
 
@@ -18,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.deps import PRINCIPAL, REQUEST_ID, Deps
 from api.errors import from_http_status, internal_error, status_response
-from controlplane.errors import ApiError
+from controlplane.errors import ApiError, Reason
 from controlplane.ids import encode_base32
 
 log = structlog.get_logger("api")
@@ -54,6 +56,9 @@ class Edge:
             # kr8s asks for `/apis/`; a redirect would cost it the body of a POST (R-DISC-4).
             scope["path"] = path = path.rstrip("/")
         try:
+            if "\0" in path or b"%00" in scope["query_string"]:
+                # No name, selector or key holds one, and PostgreSQL's text cannot.
+                raise ApiError(Reason.BAD_REQUEST, "the URL must not contain a NUL character")
             if not self._is_public(path):
                 scope[PRINCIPAL] = await self._deps.authenticate(_authorization(scope))
             await self._app(scope, receive, send_named)
@@ -90,11 +95,23 @@ class Edge:
 
 
 def _authorization(scope: Scope) -> bytes:
-    """The Authorization header as sent; empty when there is none."""
+    """The Authorization header, empty when there is none.
+
+    Basic credentials become Bearer ones, the password being the token: over plain http, Go clients send no other kind
+    (`server: http://any:TOKEN@host`, R-AUTH-1).
+    """
     for name, value in scope["headers"]:
         if name == b"authorization":
-            return bytes(value)
+            scheme, _, credentials = bytes(value).partition(b" ")
+            return b"Bearer " + _password(credentials) if scheme.lower() == b"basic" else bytes(value)
     return b""
+
+
+def _password(credentials: bytes) -> bytes:
+    try:
+        return base64.b64decode(credentials.strip(), validate=True).partition(b":")[2]
+    except binascii.Error:
+        return b""
 
 
 class ErrorHandlers:

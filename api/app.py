@@ -1,0 +1,42 @@
+"""The application of the HTTP edge: start reading here.
+
+`create_app` puts the routes together and wraps them in `middleware.Edge`, which every request passes first. The generic
+routes of all kinds are in `resources.py`; claims, logs, blobs and nodes join through `Deps`.
+"""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
+
+from api.deps import Deps
+from api.discovery import DiscoveryRoutes
+from api.error_pages import error_page_routes
+from api.facades import FacadeRoutes
+from api.health import HealthRoutes
+from api.identity import IdentityRoutes
+from api.middleware import Edge, ErrorHandlers
+from api.resources import ResourceRoutes
+from controlplane.errors import ApiError
+
+
+def create_app(deps: Deps) -> ASGIApp:
+    """Everything that is served, ready for a server."""
+    # FastAPI's own documents describe none of these routes; discovery serves the right ones.
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    handlers = ErrorHandlers(deps)
+    app.add_exception_handler(ApiError, handlers.api_error)
+    app.add_exception_handler(HTTPException, handlers.http_exception)
+    app.add_exception_handler(Exception, handlers.unexpected)
+    # Routes are tried in order: what workers and callers ask all day comes first.
+    app.router.routes[:] = [
+        *ResourceRoutes(deps).routes(),
+        *deps.routes,
+        *HealthRoutes(deps).routes(),
+        *IdentityRoutes(deps).routes(),
+        *DiscoveryRoutes(deps).routes(),
+        *FacadeRoutes(deps).routes(),
+        *error_page_routes(),
+    ]
+    return Edge(app, deps)

@@ -1,0 +1,108 @@
+"""What clients ask before anything else: groups, kinds, verbs, schemas, version.
+
+The documents are made once from the table of kinds (`controlplane/machinery/discovery.py`, `openapi.py`) and sent as
+they are; here is decided which form of them a client gets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from api.deps import Deps
+from controlplane.machinery import discovery
+from controlplane.machinery.kind import API_VERSION, GROUP
+from controlplane.machinery.openapi import GROUP_PATH, openapi_document, openapi_index
+
+_AGGREGATED_VERSIONS = ("v2", "v2beta1")
+_OPENAPI_V2_PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+KUBERNETES_MINOR = "36"
+"""The Kubernetes release whose API conventions are followed; kubectl warns when its own is more than one away."""
+
+
+class DiscoveryRoutes:
+    """The handlers, over documents that never change while the process runs."""
+
+    def __init__(self, deps: Deps) -> None:
+        kinds = tuple(deps.kinds.values())
+        document = orjson.dumps(openapi_document(kinds, release=deps.release))
+        self._documents = {
+            "/api": _body({"kind": "APIVersions", "apiVersion": "v1", "versions": []}),
+            "/apis": _body(discovery.api_group_list()),
+            f"/apis/{GROUP}": _body(discovery.api_group()),
+            f"/apis/{API_VERSION}": _body(discovery.api_resource_list(kinds)),
+            "/openapi/v3": _body(openapi_index(document)),
+            f"/openapi/v3/{GROUP_PATH}": document,
+            "/version": _body(_version(deps.release)),
+        }
+        self._aggregated = {
+            ("/apis", version): _body(discovery.aggregated(kinds, version)) for version in _AGGREGATED_VERSIONS
+        } | {("/api", version): _body(discovery.aggregated((), version)) for version in _AGGREGATED_VERSIONS}
+        self._etags = {path: f'"{hashlib.sha256(body).hexdigest()[:32]}"' for path, body in self._documents.items()}
+
+    def routes(self) -> Sequence[BaseRoute]:
+        """A route for each document."""
+        return [Route(path, self.document, methods=["GET"]) for path in self._documents] + [
+            Route("/openapi/v2", self.openapi_v2, methods=["GET"])
+        ]
+
+    async def document(self, request: Request) -> Response:
+        """The document of the path, aggregated if the client prefers that and it exists."""
+        path: str = request.scope["path"]
+        aggregated = _wanted_aggregation(request.headers.get("accept", ""))
+        headers = {"Vary": "Accept", "ETag": self._etags[path]}
+        if aggregated is not None and (path, aggregated) in self._aggregated:
+            return Response(
+                self._aggregated[(path, aggregated)],
+                headers={"Vary": "Accept", "Content-Type": discovery.aggregated_media_type(aggregated)},
+            )
+        if request.headers.get("if-none-match") == headers["ETag"]:
+            return Response(status_code=304, headers=headers)
+        return Response(self._documents[path], media_type="application/json", headers=headers)
+
+    async def openapi_v2(self, request: Request) -> Response:
+        """An empty document: clients from before v3 then validate nothing instead of failing (R-DISC-6)."""
+        if "proto-openapi.spec.v2" in request.headers.get("accept", ""):
+            # An `@` in this type, as Kubernetes has it, is not valid and breaks Go's parser.
+            return Response(b"", headers={"Content-Type": _OPENAPI_V2_PROTOBUF})
+        empty = {"swagger": "2.0", "info": {"title": API_VERSION, "version": "v1"}, "paths": {}, "definitions": {}}
+        return Response(orjson.dumps(empty), media_type="application/json")
+
+
+def _wanted_aggregation(accept: str) -> str | None:
+    """The version of the aggregated form that the client names first, or None when it wants the legacy one."""
+    for media_range in accept.split(","):
+        media_type, *parameters = (part.strip() for part in media_range.split(";"))
+        if media_type != "application/json":
+            continue
+        if not parameters:
+            return None
+        asked = dict(part.split("=", 1) for part in parameters if "=" in part)
+        if asked.get("as") == "APIGroupDiscoveryList" and asked.get("v") in _AGGREGATED_VERSIONS:
+            return asked["v"]
+    return None
+
+
+def _version(release: str) -> dict[str, str]:
+    """What `kubectl version` shows; it compares only major and minor."""
+    return {
+        "major": "1",
+        "minor": KUBERNETES_MINOR,
+        "gitVersion": f"v1.{KUBERNETES_MINOR}.0+nodus.{release}",
+        "gitCommit": release,
+        "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "none",
+        "compiler": "none",
+        "platform": "linux/amd64",
+    }
+
+
+def _body(document: dict[str, Any]) -> bytes:
+    return orjson.dumps(document)
