@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 pytest_plugins = [
+    "tests.fixtures.admission",
+    "tests.fixtures.app",
     "tests.fixtures.calls",
     "tests.fixtures.postgres",
     "tests.fixtures.s3",

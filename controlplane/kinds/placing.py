@@ -69,7 +69,7 @@ class GpuRequest(ApiModel):
 
 
 class Resources(ApiModel):
-    """The least a worker gets."""
+    """Processor, memory, disk and accelerators of one worker, at least."""
 
     cpu: Annotated[Quantity, AfterValidator(_bounded("0", "1k"))] = Field(default="1", description="Virtual CPUs.")
     memory: Annotated[Quantity, AfterValidator(_bounded("0", "64Ti"))] = Field(default="1Gi", description="Memory.")

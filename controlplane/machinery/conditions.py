@@ -13,7 +13,7 @@ from controlplane.clock import format_time
 from controlplane.machinery.model import ApiModel
 
 
-class ConditionModel(ApiModel):
+class ObjectCondition(ApiModel):
     """One condition as clients see it."""
 
     type: str = Field(description="What the condition is about, such as Ready.")

@@ -204,12 +204,13 @@ def _object(description: str, properties: dict[str, Schema]) -> Schema:
 
 def _rewritten(schema: Schema) -> Schema:
     """A schema of pydantic in the dialect of OpenAPI 3.0."""
-    result = {key: value for key, value in schema.items() if key not in ("title", "propertyNames", "$defs")}
+    result = dict(schema)
     branches = [branch for branch in result.pop("anyOf", ()) if branch.get("type") != "null"]
     assert len(branches) <= 1, f"a union of types has no place in this dialect: {schema}"
     for branch in branches:
         result = {**branch, **result}
-        result.pop("title", None)
+    for key in ("title", "propertyNames", "$defs"):
+        result.pop(key, None)
     if "const" in result:
         result["enum"] = [result.pop("const")]
     if result.get("default", ...) is None:
