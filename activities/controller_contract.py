@@ -15,6 +15,9 @@ RUN_CONTROLLER = "run_controller"
 """Activity: run the loop of one controller until it has run for a while, then return. Input `ControllerInput`."""
 
 
+CONTROLLER_WORKFLOW = "ControllerWorkflow"
+
+
 class ControllerName(StrEnum):
     """The controllers; design section by section in their modules."""
 

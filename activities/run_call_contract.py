@@ -38,6 +38,7 @@ class CallReference:
 
 
 FUNCTION_CALL_WORKFLOW = "FunctionCallWorkflow"
+REISSUE_SIGNAL = "reissue"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -150,10 +150,11 @@ class MarkStarted:
 class MarkReported:
     """Notes that the engine took an outcome by this token, or that the token is none of its any more.
 
-    An ended call's row is done with; a call that goes on waits for its workflow's next activity.
+    An ended call's row is done with; a call that goes on waits for its workflow's next activity. `token` is None for a
+    call whose workflow completed without leaving one.
     """
 
-    def __init__(self, ref: CallRef, token: bytes) -> None:
+    def __init__(self, ref: CallRef, token: bytes | None) -> None:
         self._ref = ref
         self._token = token
 

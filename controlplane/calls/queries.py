@@ -11,9 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import cast
+
+import asyncpg
 
 from controlplane.calls.engine import CallOutcome
 from controlplane.calls.rows import CallRef, CallRow
+from controlplane.calls.selection import Lag, engine_lag
 from controlplane.store.database import Database
 
 _SESSIONS_MAX = 256
@@ -143,6 +147,11 @@ class CallQueries:
     async def busy_loads(self) -> list[FunctionLoad]:
         """The loads of all Functions that have an open call."""
         return [FunctionLoad(**dict(record)) for record in await self._database.fetch(_BUSY_LOADS)]
+
+    async def lag(self, calls_max: int) -> Lag:
+        """How far the engine is behind: calls without a workflow, counted up to one more than `calls_max`."""
+        async with self._database.pool.acquire() as connection:
+            return await engine_lag(cast(asyncpg.Connection, connection), calls_max)
 
     async def to_decide(self, limit: int) -> list[CallRef]:
         """Calls without a workflow that need one to go on; they are started before any other."""

@@ -1,0 +1,59 @@
+"""The activity that ends a worker: give its calls back, close its row, object and token.
+
+The process is gone when this runs, or nobody can reach it, so its calls may run elsewhere from the same commit on. The
+calls come first: once the row is closed, nothing would look for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+from temporalio import activity
+
+from activities.run_worker_contract import NODE_LOST, NODE_RESTARTED, SETTLE_ATTEMPT, SettleAttemptInput
+from controlplane.calls.outcomes import CallRules
+from controlplane.calls.recovery import LoseAttempt
+from controlplane.capacity.attempts import CloseAttempt
+from controlplane.capacity.endings import AttemptEnd, WorkerEnd
+from controlplane.clock import Clock
+from controlplane.store.contract import Key
+from controlplane.store.writer import Writer
+
+_UNSEEN = frozenset({NODE_LOST, NODE_RESTARTED})
+"""Nobody saw when such a worker ended; it is charged up to its last claim."""
+
+
+class AttemptActivities:
+    """Activities of `WorkerAttemptWorkflow` that touch SQL; the others are the node's."""
+
+    def __init__(self, writer: Writer, rules: CallRules, clock: Clock) -> None:
+        self._writer = writer
+        self._rules = rules
+        self._clock = clock
+
+    @activity.defn(name=SETTLE_ATTEMPT)
+    async def settle_attempt(self, settlement: SettleAttemptInput) -> str | None:
+        """Give the calls of the worker back and close it; its reason, or None when it is unknown."""
+        exit = settlement.exit
+        end = WorkerEnd(outcome=exit.outcome, exit_code=exit.exit_code, signal=exit.signal, message=exit.message)
+        key = Key("Attempt", settlement.org, settlement.project, settlement.attempt_uid)
+        told = await self.settle(key, settlement.epoch, end)
+        return None if told is None else told.reason
+
+    async def settle(self, key: Key, epoch: int, end: WorkerEnd) -> AttemptEnd | None:
+        """The same for a worker that has no workflow to do it."""
+        ended_at: datetime | None = None if end.outcome in _UNSEEN else self._clock.now()
+        # Queued one after the other, they nearly always share a commit, and never come in the other order.
+        _, told = await asyncio.gather(
+            self._writer.write(LoseAttempt(key.name, epoch, ended_at, self._rules)),
+            self._writer.write(CloseAttempt(key, end)),
+        )
+        return told
+
+    @property
+    def all(self) -> Sequence[Callable[..., Any]]:
+        """What a worker registers."""
+        return [self.settle_attempt]

@@ -1,0 +1,66 @@
+"""The host of controllers: runs one loop inside a heartbeating activity and hands it over in order.
+
+The engine gives the activity of a controller to one process at a time. A process that dies or stalls misses its
+heartbeats, and another takes over within seconds; one that is told so (cancelled) stops its loop. The loops are
+`starter.py`, `autoscaler.py` and `sweeper.py`; each looks at current state and acts, so two that overlap for a moment
+only do some work twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import structlog
+from temporalio import activity
+
+from activities.controller_contract import RUN_CONTROLLER, ControllerInput, ControllerName
+
+log = structlog.get_logger(__name__)
+
+HEARTBEAT_SECONDS = 1.0
+FAULT_SECONDS = 1.0
+
+
+class ControllerLoop(Protocol):
+    """What a controller does while it is the elected one."""
+
+    async def run(self) -> None:
+        """Work until cancelled. May raise; it is started again after a moment."""
+
+
+class ControllerActivities:
+    """Activities of `ControllerWorkflow`."""
+
+    def __init__(self, loops: Mapping[ControllerName, ControllerLoop], round_seconds: float) -> None:
+        self._loops = loops
+        self._round_seconds = round_seconds
+
+    @activity.defn(name=RUN_CONTROLLER)
+    async def run_controller(self, controller: ControllerInput) -> None:
+        """Run the loop for one round. A fault in it is logged and the loop begins anew: it must outlive whatever the
+        database and the engine do."""
+        until = asyncio.get_running_loop().time() + self._round_seconds
+        log.info("controller elected", controller=controller.name)
+        running = asyncio.create_task(self._run(self._loops[controller.name], controller.name))
+        try:
+            while asyncio.get_running_loop().time() < until:
+                activity.heartbeat()
+                await asyncio.wait([running], timeout=HEARTBEAT_SECONDS)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    async def _run(self, loop: ControllerLoop, name: ControllerName) -> None:
+        while True:
+            try:
+                await loop.run()
+            except Exception:
+                log.exception("controller failed, beginning again", controller=name)
+            await asyncio.sleep(FAULT_SECONDS)
+
+    @property
+    def all(self) -> Sequence[Callable[..., Any]]:
+        """What a worker registers."""
+        return [self.run_controller]
