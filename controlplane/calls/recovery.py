@@ -111,16 +111,18 @@ class EndOverdue:
 
 
 class FailCallsOfFunction:
-    """Fails calls of a Function that is being deleted, running ones too; the result is how many, 0 when none are
-    left.
+    """Fails calls of a Function that will not be run, running ones too; the result is how many, 0 when none are left.
+
+    `outcome` says why; unless it is given, the Function is being deleted.
 
     At most `limit` (and `OPEN_CALLS_PER_READ`) a commit, so a long queue is failed in bounded steps: repeat until 0.
     """
 
-    def __init__(self, function_uid: str, limit: int, rules: CallRules) -> None:
+    def __init__(self, function_uid: str, limit: int, rules: CallRules, outcome: Outcome | None = None) -> None:
         self._function_uid = function_uid
         self._limit = min(limit, OPEN_CALLS_PER_READ)
         self._rules = rules
+        self._outcome = outcome
 
     def reads(self) -> Reads:
         return Reads(loads=((OPEN_CALLS, self._function_uid),))
@@ -137,7 +139,8 @@ class FailCallsOfFunction:
         row = CallBook.of(tx).present(uid, None)
         if row is None or row.state is CallState.DONE:
             return
-        conclude(tx, row, None, Outcome(cause=Cause.FUNCTION_DELETED, ran_until=tx.now), self._rules)
+        outcome = self._outcome or Outcome(cause=Cause.FUNCTION_DELETED, ran_until=tx.now)
+        conclude(tx, row, None, outcome, self._rules)
 
 
 class ForgetFunction:
