@@ -42,14 +42,14 @@ async def serve_api(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    async with open_api(settings) as (app, stopping):
+    async with open_api(settings) as (app, prepare_to_stop):
         listeners = [Listener(config) for config in _configs(app, settings)]
         serving = [asyncio.create_task(listener.serve(), name="listener") for listener in listeners]
         stopped = asyncio.create_task(stop.wait())
         # A listener that cannot bind its port ends at once; then the process must end too.
         await asyncio.wait([stopped, *serving], return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
-        stopping.set()
+        prepare_to_stop()
         for listener in listeners:
             listener.should_exit = True
         await asyncio.gather(*serving)
