@@ -6,6 +6,7 @@ pytest_plugins = [
     "tests.fixtures.admission",
     "tests.fixtures.app",
     "tests.fixtures.calls",
+    "tests.fixtures.plane",
     "tests.fixtures.postgres",
     "tests.fixtures.s3",
     "tests.fixtures.system",
