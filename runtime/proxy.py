@@ -107,9 +107,10 @@ class Client(asyncio.Protocol):
         self._head_bytes = 0
         self._chunked = False
         self._received = False
+        self._keep_open = False
         self._answered = False
         self._local: bytes | None = None
-        self._waiting: list[bytes] = []
+        self._outgoing: list[bytes] = []
         self._claim: bytearray | None = None
         self._claim_cut = False
 
@@ -141,6 +142,8 @@ class Client(asyncio.Protocol):
             return
         if not self._in_exchange and self._head_bytes > HEAD_BYTES_MAX:
             self._refuse(431, "BadRequest", f"the head of a request must not exceed {HEAD_BYTES_MAX} bytes")
+            return
+        self._flush()
 
     def pause_writing(self) -> None:
         self._full = True
@@ -195,7 +198,7 @@ class Client(asyncio.Protocol):
         framing = b"transfer-encoding: chunked\r\n" if self._chunked else b""
         head = [method, b" ", self._target, b" HTTP/1.1\r\n", self._proxy.identity, *self._headers, framing, b"\r\n"]
         self._borrow(method)
-        self._send(b"".join(head))
+        self._outgoing += head
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
@@ -203,17 +206,18 @@ class Client(asyncio.Protocol):
             return
         if self._claim is not None:
             self._keep_claim(body)
-        self._send(b"%x\r\n%b\r\n" % (len(body), body) if self._chunked else body)
+        self._outgoing.append(b"%x\r\n%b\r\n" % (len(body), body) if self._chunked else body)
 
     def on_message_complete(self) -> None:
         """The request is complete."""
         self._received = True
+        self._keep_open = self._parser.should_keep_alive()
         if self._local is not None:
             self._write(self._local)
             self._close()
             return
         if self._chunked:
-            self._send(b"0\r\n\r\n")
+            self._outgoing.append(b"0\r\n\r\n")
         if self._claim is not None:
             self._proxy.events.claimed()
             if self._proxy.draining:
@@ -241,20 +245,18 @@ class Client(asyncio.Protocol):
             upstream.abandon()
             return
         self._attach(upstream, method)
-        for piece in self._waiting:
-            upstream.send(piece)
-        self._waiting.clear()
+        self._flush()
         self.resume_sending()
 
     def _attach(self, upstream: Upstream, method: bytes) -> None:
         self._upstream = upstream
         upstream.lend(self, method)
 
-    def _send(self, data: bytes) -> None:
-        if self._upstream is not None:
-            self._upstream.send(data)
-        elif self._connecting is not None:
-            self._waiting.append(data)
+    def _flush(self) -> None:
+        """Send what the parser made of one read, in one write; it waits while there is no connection yet."""
+        if self._upstream is not None and self._outgoing:
+            self._upstream.send(b"".join(self._outgoing))
+            self._outgoing.clear()
 
     def pause_sending(self) -> None:
         """The API does not keep up."""
@@ -293,7 +295,7 @@ class Client(asyncio.Protocol):
     def _end_exchange(self) -> None:
         if self._transport is None:
             return
-        if not self._received or not self._parser.should_keep_alive():
+        if not self._received or not self._keep_open:
             self._transport.close()
             return
         self._in_exchange = False

@@ -50,6 +50,7 @@ class Upstream(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._bodiless = False
         self._complete = False
+        self._reusable = False
         self._expiry: asyncio.TimerHandle | None = None
 
     # The pool's and the borrower's side.
@@ -67,6 +68,7 @@ class Upstream(asyncio.Protocol):
         self._borrower = borrower
         self._bodiless = method == b"HEAD"
         self._complete = False
+        self._reusable = False
 
     def send(self, data: bytes) -> None:
         """Queue a piece of the request."""
@@ -118,7 +120,7 @@ class Upstream(asyncio.Protocol):
     def _finish(self, borrower: Borrower) -> None:
         status = self._parser.get_status_code()
         self._borrower = None
-        if self._parser.should_keep_alive() and not self._bodiless:
+        if self._reusable:
             self._pool.give_back(self)
         else:
             self.abandon()
@@ -152,6 +154,8 @@ class Upstream(asyncio.Protocol):
         """Called by httptools; an interim answer (1xx) is not the end."""
         if self._parser.get_status_code() >= 200:
             self._complete = True
+            # Only here does the parser still know; after an answer to HEAD it waits for a body and cannot go on.
+            self._reusable = self._parser.should_keep_alive() and not self._bodiless
 
 
 class ApiPool:
