@@ -70,7 +70,7 @@ class CallBook:
         return None if uid in self._removed else self._rows.get(uid)
 
     def save(self, row: CallRow) -> None:
-        """Create or replace a row."""
+        """Create or replace a row; one that was loaded must have been shown to `present` before."""
         self._rows[row.uid] = row
         self._stored_states.setdefault(row.uid, None)
         self._changed.add(row.uid)

@@ -160,6 +160,7 @@ class Dispatcher:
         free = [(want.load, position) for position, want in enumerate(wants) if want.room > 0]
         heapq.heapify(free)
         for _, row in picked.taken:
+            book.present(row.uid, row)
             document = present_document(tx, row)
             if document is None or transitions.is_terminal(document):
                 # The object was taken away by force; nobody waits for the call.

@@ -23,7 +23,7 @@ from controlplane.ledger.pricing import call_charge_micro_usd, worker_seconds
 from controlplane.machinery.quantities import parse_duration, parse_money
 from controlplane.settings import Settings
 from controlplane.store.contract import Document, Tx
-from controlplane.store.finalizers import CALL, settle, without_finalizer
+from controlplane.store.finalizers import CALL, is_deleting, settle, without_finalizer
 
 _RECOVERIES_MAX_DEFAULT = 3
 
@@ -116,7 +116,9 @@ def end_call(tx: Tx, row: CallRow, document: Document | None, ending: Ending) ->
     removed = document is None
     if document is not None and not transitions.is_terminal(document):
         ended = transitions.ended(document, tx.now, ending, row.charge_micro_usd)
-        removed = settle(tx, row.key, without_finalizer(ended, CALL)) is None
+        # Put first: whoever watches a call that goes away sees how it ended.
+        stored = tx.put(row.key, without_finalizer(ended, CALL))
+        removed = is_deleting(stored) and settle(tx, row.key, stored) is None
     close_row(book, row, ending.finish, removed=removed)
 
 

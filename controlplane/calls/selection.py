@@ -61,7 +61,7 @@ WHERE a.finished_at IS NULL AND NOT a.draining
 """
 
 _LAG = """
-SELECT (SELECT count(*) FROM (SELECT 1 FROM calls WHERE NOT has_workflow LIMIT $1) AS some) AS calls,
+SELECT (SELECT count(*) FROM (SELECT 1 FROM calls WHERE NOT has_workflow LIMIT $1) AS unstarted) AS calls,
     (SELECT min(oldest.created_at)
     FROM unnest(ARRAY['queued', 'running', 'deciding', 'waiting', 'done']) AS s(state)
     CROSS JOIN LATERAL (

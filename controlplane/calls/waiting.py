@@ -22,6 +22,7 @@ from controlplane.store.contract import Change, ChangeType, Key, Mutation, Reads
 log = structlog.get_logger(__name__)
 
 _RETRY_SECONDS = 1.0
+_LAGGING_LOOK_SECONDS = 0.5
 _CLAIMABLE_PHASES = frozenset({Phase.QUEUED, Phase.RECOVERING})
 
 
@@ -125,15 +126,16 @@ class WaitingClaims:
     async def run(self, write: Callable[[Mutation[None]], Awaitable[None]], is_gated: Callable[[], bool]) -> None:
         """Turn wake-ups into batches, until cancelled.
 
-        While the engine lags, calls become claimable without a change of their object, so held claims look again
-        every half second.
+        While the engine lags, calls become claimable without a change of their object, so held claims look again now
+        and then.
         """
         while True:
             try:
-                async with asyncio.timeout(0.5 if is_gated() and self._held else None):
+                async with asyncio.timeout(_LAGGING_LOOK_SECONDS if self._held else None):
                     await self._wake.wait()
             except TimeoutError:
-                self._woken |= self._held.keys()
+                if is_gated():
+                    self._woken |= self._held.keys()
             self._wake.clear()
             woken, self._woken = self._woken, set()
             if not woken:
@@ -159,6 +161,8 @@ class WaitingClaims:
             # The worker's earlier request was cut off, or it would not have sent another.
             self.release([older])
         self._by_attempt[want.claimant.attempt] = want
+        if not self._held:
+            self._wake.set()
         self._held.setdefault(want.claimant.function_uid, {})[want] = None
 
     def _drop(self, want: Want) -> None:
