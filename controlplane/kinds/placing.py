@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from controlplane.kinds.references import AbsolutePath, ObjectName, ShortText
 from controlplane.machinery.model import ApiModel
-from controlplane.machinery.problems import problem
+from controlplane.machinery.problems import NOT_SUPPORTED, problem
 from controlplane.machinery.quantities import (
     Duration,
     Money,
@@ -22,6 +22,7 @@ from controlplane.machinery.quantities import (
 )
 
 _GPU_TEXT = re.compile(r"(?P<type>[A-Za-z0-9][A-Za-z0-9._ ·-]*?)(?P<exact>!)?(?::(?P<count>[0-9]{1,4}))?(?P<late>!)?")
+_COUNTS = (1, 2, 4, 8)
 GpuType = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 
 
@@ -52,6 +53,19 @@ def _bounded(least: str, most: str) -> Callable[[str], str]:
     return validate
 
 
+def _count(count: int) -> int:
+    # A Literal would also take `true` and 1.0, which equal 1 in Python.
+    if count not in _COUNTS:
+        raise problem("must be one of 1, 2, 4 or 8", NOT_SUPPORTED)
+    return count
+
+
+def _true(value: bool) -> bool:
+    if not value:
+        raise problem("must be true or left out", NOT_SUPPORTED)
+    return value
+
+
 def _one_node(nodes: int) -> int:
     if nodes != 1:
         raise problem("must be 1; use `spec.cluster` for several machines")
@@ -62,7 +76,9 @@ class GpuRequest(ApiModel):
     """Accelerators. A family such as H100 matches each of its variants and no other family."""
 
     type: list[GpuType] = Field(min_length=1, max_length=8, description="Ids or families, any of which will do.")
-    count: Literal[1, 2, 4, 8] = Field(default=1, description="Accelerators a node.")
+    count: Annotated[int, AfterValidator(_count)] = Field(
+        default=1, json_schema_extra={"enum": list(_COUNTS)}, description="Accelerators a node."
+    )
     min_memory: Quantity | None = Field(default=None, description="Least memory of each accelerator.")
     exact: bool | None = Field(default=None, description="Whether only the variant named will do, not its family.")
     interconnect: Literal["Any", "NVLink"] | None = Field(default=None, description="How they are connected.")
@@ -103,7 +119,9 @@ class Placement(ApiModel):
     )
     pool: ObjectName | None = Field(default=None, description="A Pool of own machines.")
     community: bool | None = Field(default=None, description="Whether machines of a community may be used.")
-    dedicated: Literal[True] | None = Field(default=None, description="Whether machines are shared with nobody.")
+    dedicated: Annotated[bool, AfterValidator(_true)] | None = Field(
+        default=None, description="Whether machines are shared with nobody; only true."
+    )
 
 
 _MINUTES, _HOURS = "1m", "6h"

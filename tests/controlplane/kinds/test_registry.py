@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from controlplane.kinds.registry import BY_PLURAL, KINDS
+from controlplane.machinery.kind import ALL_VERBS, READ_VERBS, Kind, Scope, Verb
+from controlplane.machinery.meta import select_fields
+from tests.fixtures.admission import NOW, ProjectInMemory, call_body, function_body
+
+ROWS = pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.kind)
+READABLE_BY_ALL = {"Attempt", "Event"}
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "App": {"metadata": {"name": "hello"}, "spec": {}},
+    "Function": function_body(),
+    "FunctionCall": call_body(),
+    "Image": {"metadata": {"name": "img-1"}, "spec": {"base": "nodus/python:3.11"}},
+    "Secret": {"metadata": {"name": "hf"}, "spec": {}},
+    "Project": {"metadata": {"name": "default"}, "spec": {}},
+}
+WRITTEN_BY_THE_SERVER: dict[str, dict[str, Any]] = {
+    "Attempt": {
+        "metadata": {
+            "name": "att_1",
+            "creationTimestamp": "2026-11-29T11:17:42Z",
+            "ownerReferences": [{"kind": "Function", "name": "square"}],
+        },
+        "spec": {"slot": "0", "epoch": 1},
+        "status": {"phase": "Running"},
+    },
+    "Event": {
+        "metadata": {"name": "evt_1", "creationTimestamp": "2026-11-29T11:17:42Z"},
+        "type": "Normal",
+        "reason": "Started",
+        "message": "a worker started",
+        "involvedObject": {"kind": "Function", "namespace": "default", "name": "square"},
+        "lastTime": "2026-11-29T11:17:42Z",
+    },
+}
+
+
+@ROWS
+def test_a_row_names_its_kind_consistently(kind: Kind) -> None:
+    assert KINDS[kind.kind] is BY_PLURAL[kind.plural] is kind
+    assert re.fullmatch(r"[A-Z][A-Za-z]+", kind.kind)
+    assert kind.plural == f"{kind.singular}s"
+    assert kind.list_kind == f"{kind.kind}List"
+    assert kind.description.endswith(".")
+    assert kind.categories == ("nodus",)
+
+
+def test_names_that_commands_take_are_unambiguous() -> None:
+    names = [name for kind in KINDS.values() for name in {kind.plural, kind.singular, *kind.short_names}]
+    assert len(names) == len(set(names))
+    prefixes = [kind.uid_prefix for kind in KINDS.values()]
+    assert len(prefixes) == len(set(prefixes))
+
+
+@ROWS
+def test_a_row_says_who_may_read_it(kind: Kind) -> None:
+    assert kind.scope_resource == (None if kind.kind in READABLE_BY_ALL else kind.plural)
+    assert kind.verbs == (READ_VERBS if kind.kind in READABLE_BY_ALL else ALL_VERBS)
+
+
+@ROWS
+def test_a_row_has_a_name_column_an_age_column_and_a_way_to_select(kind: Kind) -> None:
+    names = [column.name for column in kind.columns]
+    assert {"Name", "Age"} <= set(names)
+    assert len(names) == len(set(names))
+    assert all(column.description.endswith(".") for column in kind.columns)
+    assert kind.selectable_fields
+
+
+@ROWS
+def test_a_row_has_models_for_everything_it_holds(kind: Kind) -> None:
+    assert (kind.flat is None) is (kind.spec is not None)
+    assert (kind.spec is None) is (kind.status is None)
+
+
+@ROWS
+def test_paths_in_a_row_lead_to_fields_of_its_models(kind: Kind) -> None:
+    models = {"spec": kind.spec, "status": kind.status}
+    for path in (*kind.selectable_fields, *kind.immutable_fields, *kind.quiet_fields):
+        root, *steps = path.split(".")
+        model = models.get(root, kind.flat)
+        assert model is not None
+        first = steps[0] if root in models else root
+        assert first in {field.alias for field in model.model_fields.values()}, path
+    for entry in kind.unoffered:
+        assert entry.field.startswith("spec.")
+        assert entry.advice.endswith(".")
+
+
+@ROWS
+async def test_every_cell_of_a_new_object_can_be_shown(kind: Kind, project: ProjectInMemory) -> None:
+    if kind.kind in WRITTEN_BY_THE_SERVER:
+        document = WRITTEN_BY_THE_SERVER[kind.kind]
+    else:
+        await project.create("Function", function_body())
+        document = await project.create(kind.kind, EXAMPLES[kind.kind])
+    for column in kind.columns:
+        cell = column.read(document, NOW + timedelta(minutes=5))
+        assert isinstance(cell, (str, int)), column.name
+        assert not isinstance(cell, bool), column.name
+        if column.type == "integer":
+            assert isinstance(cell, int), column.name
+    assert select_fields(kind, document)
+
+
+def test_every_kind_has_an_example_here() -> None:
+    assert EXAMPLES.keys() | WRITTEN_BY_THE_SERVER.keys() == KINDS.keys()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+async def test_the_status_of_a_new_object_is_one_of_its_model(name: str, project: ProjectInMemory) -> None:
+    await project.create("Function", function_body())
+    document = await project.create(name, EXAMPLES[name])
+    kind = KINDS[name]
+    assert kind.status is not None
+    assert kind.status.model_validate(document["status"]).to_wire() == document["status"]
+
+
+def test_projects_and_events_belong_to_the_organisation() -> None:
+    assert {kind.kind for kind in KINDS.values() if kind.scope is Scope.ORG} == {"Project", "Event"}
+
+
+def test_what_outlives_its_delete_is_held_by_a_finalizer() -> None:
+    held = {kind.kind: kind.deletion_finalizer for kind in KINDS.values() if kind.deletion_finalizer}
+    assert held == {"Function": "nodus.dev/workers", "Project": "nodus.dev/contents"}
+
+
+def test_logs_are_served_where_something_prints() -> None:
+    served = {kind.kind for kind in KINDS.values() for item in kind.subresources if item.name == "log"}
+    assert served == {"App", "Function", "FunctionCall", "Attempt", "Image"}
+    for kind in KINDS.values():
+        for subresource in kind.subresources:
+            assert {*subresource.verbs} <= {verb.value for verb in Verb}
