@@ -25,7 +25,7 @@ from controlplane.settings import Settings
 from controlplane.store import sql
 from controlplane.store.batch import Batch, Live
 from controlplane.store.contract import BatchHook, Change, Key, Mutation, Reads
-from controlplane.store.database import Database, is_passing
+from controlplane.store.database import DRIVER_ERRORS, Database, is_passing
 
 if TYPE_CHECKING:
     Connection = asyncpg.Connection[asyncpg.Record]
@@ -135,7 +135,7 @@ class Committer:
         """Commit, and find out what became of it when the connection breaks meanwhile."""
         try:
             await connection.execute("COMMIT")
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        except DRIVER_ERRORS as error:
             if not is_passing(error):
                 raise
             await self._learn_outcome(xact, error)
@@ -149,7 +149,7 @@ class Committer:
             try:
                 connection = await self._connected()
                 status = await connection.fetchval("SELECT pg_xact_status($1::text::xid8)", xact)
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as fault:
+            except DRIVER_ERRORS as fault:
                 if not is_passing(fault):
                     raise OutcomeUnknownError(f"{error!r}, then {fault!r}") from fault
                 await self._abandon()

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 CONNECT_SECONDS_MAX = 10.0
 STATEMENT_SECONDS_MAX = 30.0
 
+# What a statement can raise. InternalClientError is the driver losing its place when a connection dies at a bad moment.
+DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
+
 # SQLSTATE classes: connection, transaction rollback, insufficient resources, operator intervention, system error.
 _PASSING_CLASSES = frozenset({"08", "40", "53", "57", "58"})
 # Lock not available, idle in transaction too long, and a standby that was asked to write during a fail-over.
@@ -35,7 +38,7 @@ def is_passing(error: BaseException) -> bool:
     if isinstance(error, asyncpg.InterfaceError):
         # A closed connection; but DataError, its subclass, says that an argument does not fit its parameter.
         return not isinstance(error, ValueError)
-    return isinstance(error, OSError | TimeoutError)
+    return isinstance(error, asyncpg.InternalClientError | OSError | TimeoutError)
 
 
 def unavailable(error: BaseException) -> ApiError:
@@ -127,7 +130,7 @@ class Database:
 def _translated() -> Iterator[None]:
     try:
         yield
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+    except DRIVER_ERRORS as error:
         if is_passing(error):
             raise unavailable(error) from error
         raise

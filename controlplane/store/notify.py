@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 import structlog
 
-from controlplane.store.database import Database, is_passing
+from controlplane.store.database import DRIVER_ERRORS, Database, is_passing
 
 if TYPE_CHECKING:
     Connection = asyncpg.Connection[asyncpg.Record]
@@ -57,7 +57,7 @@ class Notifier:
                     # A notification need not survive a crash, so it need not wait for the disk.
                     await self._connection.execute("SET synchronous_commit = off")
                 await self._connection.execute(f"NOTIFY {CHANNEL}")
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            except DRIVER_ERRORS as error:
                 if not is_passing(error):
                     raise
                 log.warning("a notification was lost; readers will poll", error=repr(error))

@@ -69,6 +69,19 @@ class Put:
 
 
 @dataclass
+class PutDocument:
+    """Store a thing as it is."""
+
+    document: Document
+
+    def reads(self) -> Reads:
+        return Reads(keys=[key(self.document["metadata"]["name"])])
+
+    def apply(self, tx: Tx) -> Document:
+        return tx.put(key(self.document["metadata"]["name"]), self.document)
+
+
+@dataclass
 class Remove:
     """Remove a thing if it is there."""
 
