@@ -56,6 +56,8 @@ class Observation:
     cold: Band | None = None
     warm: Band | None = None
     handled_requests: Mapping[str, str] | None = None
+    generation: int = 1
+    """Of the Function that was looked at."""
 
     @property
     def ready(self) -> int:
@@ -71,7 +73,7 @@ class Observation:
 def observed_status(function: Document, seen: Observation, now: datetime) -> Document:
     """The Function's status brought up to date; parts that others own are kept as they are."""
     status = dict(function["status"])
-    generation = function["metadata"].get("generation", 1)
+    generation = seen.generation
     if "deletionTimestamp" not in function["metadata"]:
         phase, reason, message = _phase(function, seen)
         status |= {"phase": phase, "reason": reason, "message": message, "observedGeneration": generation}

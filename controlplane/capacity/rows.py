@@ -13,6 +13,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+import orjson
+
 from controlplane.store.contract import Key
 from controlplane.store.database import Database
 
@@ -78,6 +80,14 @@ class LiveWorker:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class NodeLoad:
+    """The workers of one node: all that are not finished, and those of them that take no calls yet."""
+
+    live: int = 0
+    starting: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StartRecord:
     """What became of the starts of one Function's present revision, and of its last worker of any revision."""
 
@@ -102,7 +112,10 @@ SELECT {COLUMNS}, (SELECT count(*) FROM calls c WHERE c.attempt = a.uid AND c.st
 FROM attempts a WHERE a.state <> 'finished' AND a.function_uid = ANY($1::text[]) ORDER BY a.created_at
 """  # noqa: S608 - constants
 
-_LIVE_PER_NODE = "SELECT node, count(*) AS live FROM attempts WHERE state <> 'finished' GROUP BY node"
+_NODE_LOAD = """
+SELECT count(*) AS live, count(*) FILTER (WHERE state = 'starting' AND NOT draining) AS starting
+FROM attempts WHERE state <> 'finished' AND node = $1
+"""
 
 _FUNCTIONS_WITH_WORKERS = "SELECT DISTINCT function_uid FROM attempts WHERE state <> 'finished'"
 
@@ -139,9 +152,14 @@ _ENDED_BEFORE = f"""
 SELECT {COLUMNS} FROM attempts a WHERE a.state = 'finished' AND a.finished_at < $1 ORDER BY a.finished_at LIMIT $2
 """  # noqa: S608
 
+_LAST_OUTPUT = "SELECT lines FROM log_chunks WHERE attempt = $1 ORDER BY seq DESC LIMIT $2"
+
 _MARK_STARTED = "UPDATE attempts SET has_workflow = true WHERE uid = $1"
 _FORGET = "DELETE FROM attempts WHERE uid = ANY($1::text[]) AND state = 'finished'"
 
+OUTPUT_CHUNKS = 4
+OUTPUT_LINES = 20
+OUTPUT_CHARACTERS = 2_000
 ENDS_READ = 12
 STARTS_READ = 20
 
@@ -159,9 +177,10 @@ class WorkerQueries:
             found[record["function_uid"]].append(LiveWorker(row=WorkerRow.from_record(record), busy=record["busy"]))
         return found
 
-    async def live_per_node(self) -> dict[str, int]:
-        """How many workers each node runs, whoever they are for."""
-        return {record["node"] or "": record["live"] for record in await self._database.fetch(_LIVE_PER_NODE)}
+    async def node_load(self, node: str) -> NodeLoad:
+        """How many workers a node runs, whoever they are for."""
+        records = await self._database.fetch(_NODE_LOAD, node)
+        return NodeLoad(live=records[0]["live"], starting=records[0]["starting"])
 
     async def functions_with_workers(self) -> set[str]:
         """Uids of Functions that have a live worker, whether they still exist or not."""
@@ -187,6 +206,12 @@ class WorkerQueries:
         """Median and 90th percentile of the last starts, from the decision to the first claim; None without any."""
         quantiles: list[timedelta] | None = await self._database.pool.fetchval(_STARTS, function_uid, STARTS_READ)
         return None if not quantiles else (quantiles[0].total_seconds(), quantiles[1].total_seconds())
+
+    async def last_output(self, uid: str) -> str:
+        """The last lines that a worker printed, for people; empty when it printed nothing."""
+        chunks = await self._database.fetch(_LAST_OUTPUT, uid, OUTPUT_CHUNKS)
+        lines = [text for chunk in reversed(chunks) for _, _, text in orjson.loads(chunk["lines"])]
+        return "\n".join(lines[-OUTPUT_LINES:])[-OUTPUT_CHARACTERS:]
 
     async def stuck(self, now: datetime, start_seconds_max: int, drain_seconds: int, limit: int) -> list[WorkerRow]:
         """Workers to kill: past their `kill_at`, not ready in time, or drained with nothing to run and still there."""

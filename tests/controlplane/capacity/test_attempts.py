@@ -10,7 +10,7 @@ from activities.run_worker_contract import DRAINED, EXITED, NODE_LOST
 from controlplane.calls.recovery import LoseAttempt
 from controlplane.capacity.attempts import CloseAttempt, DrainWorkers, StartOrder, StartWorkers
 from controlplane.capacity.endings import WorkerEnd
-from controlplane.capacity.rows import WorkerQueries, WorkerRow
+from controlplane.capacity.rows import NodeLoad, WorkerQueries, WorkerRow
 from controlplane.store.contract import Key
 from tests.fixtures.calls import ORG, PROJECT, Calls
 
@@ -82,7 +82,8 @@ async def test_a_node_is_never_filled_beyond_its_limit(calls: Calls, workers: Wo
     await calls.function("g", scaling=SCALING)
     both = await asyncio.gather(start(calls, 3, node_workers_max=4), start(calls, 3, node_workers_max=4, function="g"))
     assert sum(len(rows) for rows in both) == 4
-    assert await workers.live_per_node() == {"local": 4}
+    assert await workers.node_load("local") == NodeLoad(live=4, starting=4)
+    assert await workers.node_load("elsewhere") == NodeLoad()
 
 
 async def test_a_function_that_is_gone_or_stopped_gets_no_workers(calls: Calls, workers: WorkerQueries) -> None:
@@ -175,3 +176,15 @@ async def test_workers_that_should_be_gone_are_found(calls: Calls, workers: Work
     assert await stuck(1) == {rows[1].uid}
     assert await stuck(31) == {rows[0].uid, rows[1].uid}
     assert await stuck(301) == {rows[0].uid, rows[1].uid, rows[2].uid}
+
+
+async def test_the_end_of_what_a_worker_printed_is_read_from_its_log(calls: Calls, workers: WorkerQueries) -> None:
+    assert await workers.last_output("att-1") == ""
+    for seq in range(6):
+        lines = f'[[1, "stderr", "line {seq}a"], [2, "stderr", "line {seq}b"]]'
+        await calls.database.execute(
+            "INSERT INTO log_chunks (attempt, seq, org, project, function_uid, first_time, last_time, received_at, "
+            "size_bytes, end_bytes, lines) VALUES ('att-1', $1, 'o', 'p', 'fn_1', $2, $2, $2, 10, 10, $3)",
+            seq, calls.clock.now(), lines,
+        )  # fmt: skip
+    assert (await workers.last_output("att-1")).splitlines()[-2:] == ["line 5a", "line 5b"]

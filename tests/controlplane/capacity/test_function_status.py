@@ -56,7 +56,7 @@ def ready_of(status: Document) -> tuple[str, str]:
 def test_what_is_seen_becomes_the_words_of_the_protocol(
     document: Document, seen: dict[str, Any], phase: str, reason: str, ready: tuple[str, str]
 ) -> None:
-    status = observed_status(document, Observation(**seen), NOW)
+    status = observed_status(document, Observation(**seen, generation=3), NOW)
     assert (status["phase"], status["reason"], ready_of(status)) == (phase, reason, ready)
     assert status["message"]
     assert status["observedGeneration"] == 3
