@@ -47,7 +47,7 @@ RETRIES_MAX = 10
 class FunctionClass(ApiModel):
     """The class of a Function that was made with `@app.cls`."""
 
-    name: Identifier = Field(description="Name of the class.")
+    name: DottedName = Field(description="Name of the class.")
     methods: list[Identifier] | None = Field(
         default=None, max_length=METHODS_MAX, description="Methods that calls may name."
     )
