@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection
-
-import orjson
 
 LENGTH_MIN = 4
 """Shorter values are left: taking every `1` out of a traceback would ruin it and protect nobody."""
@@ -15,6 +14,13 @@ MARK = "[redacted]"
 
 Redact = Callable[[str], str]
 
+_QUOTES: tuple[Callable[[str], str], ...] = (
+    repr,
+    ascii,
+    json.dumps,
+    lambda text: json.dumps(text, ensure_ascii=False),
+)
+
 
 def redactor(values: Collection[str]) -> Redact:
     """A function that puts MARK in place of every value, as it is and as Python or JSON would quote it."""
@@ -23,7 +29,8 @@ def redactor(values: Collection[str]) -> Redact:
         spellings = [value, *(line for line in value.splitlines() if len(line) >= LINE_LENGTH_MIN)]
         for spelling in spellings:
             if len(spelling) >= LENGTH_MIN:
-                found |= {spelling, repr(spelling)[1:-1], orjson.dumps(spelling).decode()[1:-1]}
+                found.add(spelling)
+                found.update(quote(spelling)[1:-1] for quote in _QUOTES)
     if not found:
         return _unchanged
     # Longest first, so that a value inside another does not leave the rest of it standing.
