@@ -1,8 +1,8 @@
 """Every setting of the server, read once from the environment.
 
-Each field has its unit in its name and its reason in its text. `workers/wiring.py` builds one `Settings` and passes it
-on; no other module reads the environment. Variables carry the prefix `NODUS_SERVER_` (`NODUS_SERVER_DATABASE_URL`), so
-they never meet the clients' own `NODUS_API_URL` and `NODUS_API_KEY`.
+Each field has its unit in its name and its reason in its text. `workers/configuration.py` builds one `Settings`, which
+is passed on; no other module reads the environment. Variables carry the prefix `NODUS_SERVER_`
+(`NODUS_SERVER_DATABASE_URL`), so they never meet the clients' own `NODUS_API_URL` and `NODUS_API_KEY`.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ from typing import Annotated
 import typer
 import uvloop
 
+from workers.configuration import read_settings
 from workers.logs import configure_logging
 from workers.names import ProcessName
-from workers.wiring import read_settings
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Run nodus-server, whole or one process of it.")
 
@@ -60,12 +60,16 @@ def node() -> None:
 
 
 @app.command()
-def init() -> None:
+def init(
+    key_file: Annotated[
+        Path | None, typer.Option(help="Keep the admin key in this file instead of printing it.")
+    ] = None,
+) -> None:
     """Bring the database to the current schema; at the first start make the admin key and print it once."""
     from workers.initialise import initialise
 
-    token = asyncio.run(initialise(read_settings()))
-    if token is not None:
+    token = asyncio.run(initialise(read_settings(), key_file))
+    if token is not None and key_file is None:
         typer.echo(f"NODUS_API_KEY={token}")
 
 

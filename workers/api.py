@@ -1,7 +1,7 @@
 """The `api` process: one application on plain http, and on https when a certificate is configured.
 
 It is stateless: any number of them share a database. On SIGTERM it says it is not ready, ends streams and held claims,
-answers what is in flight and commits what waits. Next: `wiring.py` for what the application is made of, `api/app.py`
+answers what is in flight and commits what waits. Next: `edge.py` for what the application is made of, `api/app.py`
 for what it does.
 """
 
@@ -17,7 +17,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from controlplane.settings import Settings
-from workers.wiring import open_api
+from workers.edge import open_api
 
 log = structlog.get_logger("api")
 

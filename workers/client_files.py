@@ -16,6 +16,8 @@ import yaml
 from workers.state import write_private
 
 CLUSTER = "nodus"
+PROJECT = "default"
+"""The project that the first start makes; equal to the one in `controlplane/identity/bootstrap.py`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +27,7 @@ class Access:
     api_url: str
     https_url: str
     api_key: str
-    project: str
+    project: str = PROJECT
 
     @property
     def variables(self) -> dict[str, str]:

@@ -2,31 +2,50 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from pathlib import Path
 
-from controlplane.clock import SystemClock
+import asyncpg
+
 from controlplane.identity.bootstrap import bootstrap, issue_admin_key
 from controlplane.settings import Settings
+from controlplane.store.database import is_passing
 from controlplane.store.migrate import migrate
 from workers.state import read_private, write_private
 from workers.wiring import open_core
 
+DATABASE_SECONDS_MAX = 60.0
+POLL_SECONDS = 0.05
 
-async def initialise(settings: Settings) -> str | None:
-    """Migrate and bootstrap; the admin key when this call made it. Safe to call from several hosts at once."""
+
+async def initialise(settings: Settings, key_file: Path | None) -> str | None:
+    """Migrate and bootstrap; the admin key when this call made one, which `key_file` then holds.
+
+    A lost key file gets another key. Waits for a database that is just starting. Several hosts may do it at once.
+    """
+    await _database_answers(settings.database_url)
     await migrate(settings.database_url)
     async with open_core(settings) as core:
-        return (await bootstrap(core.writer, settings, core.clock)).token
-
-
-async def ensure_admin_key(settings: Settings, path: Path) -> str:
-    """Initialise, and return the admin key that the file keeps between starts; a lost key is replaced by another."""
-    token = await initialise(settings)
-    known = read_private(path)
-    if token is None and known is not None:
-        return known
-    if token is None:
-        async with open_core(settings) as core:
-            token = await issue_admin_key(core.database, settings, SystemClock())
-    write_private(path, token + "\n")
+        token = (await bootstrap(core.writer, settings, core.clock)).token
+        if token is None and key_file is not None and read_private(key_file) is None:
+            token = await issue_admin_key(core.database, settings, core.clock)
+    if token is not None and key_file is not None:
+        write_private(key_file, token + "\n")
     return token
+
+
+async def _database_answers(url: str) -> None:
+    until = time.monotonic() + DATABASE_SECONDS_MAX
+    while True:
+        try:
+            connection = await asyncpg.connect(url, timeout=5)
+        except (OSError, TimeoutError, asyncpg.PostgresError) as error:
+            # A database that is still being made does not exist yet.
+            waits = is_passing(error) or isinstance(error, asyncpg.InvalidCatalogNameError)
+            if not waits or time.monotonic() > until:
+                raise
+            await asyncio.sleep(POLL_SECONDS)
+        else:
+            await connection.close()
+            return

@@ -40,6 +40,7 @@ class StateFolder:
         self.temporal = self.path / "temporal"
         self.tls = self.path / "tls"
         self.environments = self.path / "environments"
+        self.admin_key = self.path / "admin.key"
         self.client_env = self.path / "client.env"
         self.kubeconfig = self.path / "kubeconfig"
 

@@ -211,6 +211,22 @@ async def ended(process: subprocess.Popen[bytes]) -> None:
         os.close(descriptor)
 
 
+async def run_to_end(
+    argv: Sequence[str], *, environment: Mapping[str, str], log: Path, inherit: Sequence[int] = ()
+) -> None:
+    """Run a command that ends by itself; RuntimeError with the end of its log when it fails."""
+    process = start_child(argv, environment=environment, log=log, death_signal=signal.SIGKILL, inherit=inherit)
+    try:
+        await ended(process)
+    except asyncio.CancelledError:
+        process.kill()
+        raise
+    finally:
+        code = process.wait()
+    if code != 0:
+        raise RuntimeError(f"{' '.join(argv[1:4])} ended with code {code}: {tail(log)}")
+
+
 def bound_log(log: Path) -> None:
     """Move a log that has grown too large aside; its writers append, so they go on at the start of the emptied file."""
     if log.stat().st_size <= LOG_BYTES_MAX:

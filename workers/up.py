@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,20 +22,18 @@ from temporalio.client import Client
 from activities.run_call_contract import CONTROL_TASK_QUEUE
 from activities.run_worker_contract import node_task_queue
 from controlplane.clock import SystemClock
-from controlplane.identity.bootstrap import FIRST_PROJECT
 from controlplane.settings import Settings
 from workers.client_files import Access, write_client_env, write_kubeconfig
+from workers.configuration import read_settings
 from workers.demo import run_example
 from workers.engines.postgres import EmbeddedPostgres
 from workers.engines.temporal import EmbeddedTemporal
 from workers.health import api_is_ready, polls
-from workers.initialise import ensure_admin_key
 from workers.prerequisites import build_environment, check_host
 from workers.progress import Progress
-from workers.state import StartError, StateFolder
-from workers.supervision import GaveUpError, ServerProcess, Supervisor, Unit
+from workers.state import StartError, StateFolder, read_private
+from workers.supervision import GaveUpError, ServerProcess, Supervisor, Unit, run_to_end
 from workers.tls import ensure_tls
-from workers.wiring import read_settings
 
 HOST = "127.0.0.1"
 PREFIX = "NODUS_SERVER_"
@@ -92,7 +91,6 @@ class Machine:
             folder.temporal, port=self._ports["temporal"], log=folder.logs / "temporal.log"
         )
         self._client: Client | None = None
-        self._api_key = ""
 
     async def run(self) -> int:
         """Start, serve until a signal or a failure, stop; the exit code."""
@@ -134,10 +132,12 @@ class Machine:
         step = self._progress.step
         async with asyncio.TaskGroup() as beside:
             environment = beside.create_task(build_environment(self._folder.environments, os.environ))
+            # It loads its libraries while the database starts, and waits for it.
+            tables = beside.create_task(self._make_tables())
             with step("PostgreSQL and Temporal"):
                 await self._start_together({"postgres": self._postgres, "temporal": self._temporal})
             with step("tables and the admin key"):
-                self._api_key = await ensure_admin_key(self._settings, self._folder.path / "admin.key")
+                await tables
             with step(f"API on {self._api_url}"):
                 await self._supervisor.start("api", self._process("api"))
             with step("node and control"):
@@ -146,6 +146,14 @@ class Machine:
                 gap = await environment
         if gap is not None:
             self._progress.warn(gap)
+
+    async def _make_tables(self) -> None:
+        await run_to_end(
+            [sys.executable, "-m", "workers", "init", "--key-file", str(self._folder.admin_key)],
+            environment=self._environment,
+            log=self._folder.logs / "init.log",
+            inherit=(self._lock,),
+        )
 
     async def _start_together(self, units: Mapping[str, Unit]) -> None:
         async with asyncio.TaskGroup() as group:
@@ -228,8 +236,7 @@ class Machine:
         access = Access(
             api_url=self._api_url,
             https_url=f"https://{HOST}:{self._ports['https']}",
-            api_key=self._api_key,
-            project=FIRST_PROJECT,
+            api_key=read_private(self._folder.admin_key) or "",
         )
         write_kubeconfig(self._folder.kubeconfig, access, self._tls.authority)
         write_client_env(self._folder.client_env, access)

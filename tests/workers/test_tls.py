@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from controlplane.clock import SystemClock
-from workers.client_files import Access, write_client_env, write_kubeconfig
+from controlplane.identity.bootstrap import FIRST_PROJECT
+from workers.client_files import PROJECT, Access, write_client_env, write_kubeconfig
 from workers.tls import SERVER_DAYS, TlsFiles, ensure_tls
 
 
@@ -63,6 +64,10 @@ def test_a_certificate_near_its_end_is_renewed_under_the_same_authority(files: T
     ensure_tls(files.authority.parent, later)
     assert files.authority.read_bytes() == authority
     assert files.certificate.read_bytes() != certificate
+
+
+def test_clients_get_the_project_that_the_first_start_makes() -> None:
+    assert PROJECT == FIRST_PROJECT
 
 
 def test_client_files_are_private_and_say_where_and_who(tmp_path: Path, files: TlsFiles) -> None:
