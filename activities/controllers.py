@@ -16,6 +16,7 @@ import structlog
 from temporalio import activity
 
 from activities.controller_contract import RUN_CONTROLLER, ControllerInput, ControllerName
+from controlplane.errors import ApiError
 
 log = structlog.get_logger(__name__)
 
@@ -28,6 +29,19 @@ class ControllerLoop(Protocol):
 
     async def run(self) -> None:
         """Work until cancelled. May raise; it is started again after a moment."""
+
+
+class Together:
+    """Several loops under one election."""
+
+    def __init__(self, *loops: ControllerLoop) -> None:
+        self._loops = loops
+
+    async def run(self) -> None:
+        """Run all until cancelled; a fault in one ends the others too."""
+        async with asyncio.TaskGroup() as group:
+            for loop in self._loops:
+                group.create_task(loop.run())
 
 
 class ControllerActivities:
@@ -56,7 +70,9 @@ class ControllerActivities:
         while True:
             try:
                 await loop.run()
-            except Exception:
+            except* ApiError as errors:
+                log.warning("controller interrupted, beginning again", controller=name, told=repr(errors.exceptions[0]))
+            except* Exception:
                 log.exception("controller failed, beginning again", controller=name)
             await asyncio.sleep(FAULT_SECONDS)
 

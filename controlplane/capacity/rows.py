@@ -140,13 +140,15 @@ SELECT percentile_disc(ARRAY[0.5, 0.9]) WITHIN GROUP (ORDER BY ready_at - create
     WHERE function_uid = $1 AND ready_at IS NOT NULL ORDER BY created_at DESC LIMIT $2) AS newest
 """
 
+# What runs on a worker beside the call that condemned it may finish; its own deadline bounds that.
 _STUCK = f"""
-SELECT {COLUMNS} FROM attempts a WHERE a.state <> 'finished' AND a.has_workflow AND (
-    a.kill_at < $1 OR (a.state = 'starting' AND a.created_at < $2)
-    OR (a.draining AND a.drained_at < $3
-        AND NOT EXISTS (SELECT 1 FROM calls c WHERE c.attempt = a.uid AND c.state = 'running'))
-) ORDER BY a.created_at LIMIT $4
+SELECT {COLUMNS} FROM attempts a
+WHERE a.state <> 'finished' AND (a.kill_at < $1 OR (a.state = 'starting' AND a.created_at < $2) OR a.drained_at < $3)
+    AND NOT EXISTS (SELECT 1 FROM calls c WHERE c.attempt = a.uid AND c.state = 'running')
+ORDER BY a.created_at LIMIT $4
 """  # noqa: S608
+
+_ROWS = f"SELECT {COLUMNS} FROM attempts a WHERE a.uid = ANY($1::text[]) AND a.state <> 'finished'"  # noqa: S608
 
 _ENDED_BEFORE = f"""
 SELECT {COLUMNS} FROM attempts a WHERE a.state = 'finished' AND a.finished_at < $1 ORDER BY a.finished_at LIMIT $2
@@ -204,7 +206,7 @@ class WorkerQueries:
 
     async def start_seconds(self, function_uid: str) -> tuple[float, float] | None:
         """Median and 90th percentile of the last starts, from the decision to the first claim; None without any."""
-        quantiles: list[timedelta] | None = await self._database.pool.fetchval(_STARTS, function_uid, STARTS_READ)
+        quantiles: list[timedelta] | None = await self._database.fetchval(_STARTS, function_uid, STARTS_READ)
         return None if not quantiles else (quantiles[0].total_seconds(), quantiles[1].total_seconds())
 
     async def last_output(self, uid: str) -> str:
@@ -213,8 +215,13 @@ class WorkerQueries:
         lines = [text for chunk in reversed(chunks) for _, _, text in orjson.loads(chunk["lines"])]
         return "\n".join(lines[-OUTPUT_LINES:])[-OUTPUT_CHARACTERS:]
 
+    async def rows(self, uids: Sequence[str]) -> list[WorkerRow]:
+        """Those of these workers that are not finished."""
+        return [WorkerRow.from_record(record) for record in await self._database.fetch(_ROWS, list(uids))]
+
     async def stuck(self, now: datetime, start_seconds_max: int, drain_seconds: int, limit: int) -> list[WorkerRow]:
-        """Workers to kill: past their `kill_at`, not ready in time, or drained with nothing to run and still there."""
+        """Workers that hold no call and must end: past their `kill_at`, not ready in time, or drained and still
+        there."""
         records = await self._database.fetch(
             _STUCK, now, now - timedelta(seconds=start_seconds_max), now - timedelta(seconds=drain_seconds), limit
         )

@@ -1,0 +1,369 @@
+"""The autoscaler: keeps every Function's pool at what its calls need, and its status true.
+
+It is woken by every change of a Function, a call or a worker, looks at the Functions concerned in a few queries, asks
+the pure rule (`controlplane/capacity/pool.py`) and carries the plan out: rows first, workflows second. A look that
+finds nothing to do makes the next one of that Function wait a little, so a burst of calls costs a few looks a second.
+Every few seconds all Functions with workers or calls are looked at, so a lost wake-up costs latency only. Workers that
+are to go are in `activities/departures.py`, Functions that are to go in `activities/farewell.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
+
+from activities.departures import Departures, attempt_input
+from activities.engine import Engine, EngineUnavailableError
+from activities.farewell import Farewell
+from activities.pool_memory import PoolMemory
+from controlplane.calls.outcomes import CallRules, duration_seconds
+from controlplane.calls.queries import CallQueries, FunctionLoad
+from controlplane.calls.reports import Redactor
+from controlplane.capacity.attempts import StartOrder, StartWorkers
+from controlplane.capacity.function_status import Band, Observation, WriteFunctionStatus
+from controlplane.capacity.pool import Member, PoolFacts, PoolPlan, desired_workers, plan
+from controlplane.capacity.revision import pool_revision, requests
+from controlplane.capacity.rows import AttemptState, LiveWorker, NodeLoad, StartRecord, WorkerQueries, WorkerRow
+from controlplane.clock import Clock
+from controlplane.errors import ApiError
+from controlplane.settings import Settings
+from controlplane.store.cache import ObjectCache
+from controlplane.store.changes import ChangeFeed
+from controlplane.store.contract import Change, ChangeType, Document, Key
+from controlplane.store.database import Database
+from controlplane.store.writer import Writer
+
+log = structlog.get_logger(__name__)
+
+FUNCTIONS_PER_LOOK = 64
+LOST_STARTS = 64
+RETRY_SECONDS = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """One Function as it was found."""
+
+    key: Key
+    document: Document
+    revision: str
+    load: FunctionLoad | None
+    workers: Sequence[LiveWorker]
+    starts: StartRecord
+
+    @property
+    def uid(self) -> str:
+        """The Function's uid."""
+        uid: str = self.document["metadata"]["uid"]
+        return uid
+
+    @property
+    def deleting(self) -> bool:
+        """Whether the Function is being deleted."""
+        return "deletionTimestamp" in self.document["metadata"]
+
+
+class Autoscaler:
+    """The loop. One object lives as long as its process; `run` is called whenever this process is elected."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        writer: Writer,
+        feed: ChangeFeed,
+        cache: ObjectCache,
+        engine: Engine,
+        departures: Departures,
+        farewell: Farewell,
+        redactor: Redactor,
+        settings: Settings,
+        clock: Clock,
+    ) -> None:
+        self._writer = writer
+        self._cache = cache
+        self._engine = engine
+        self._departures = departures
+        self._farewell = farewell
+        self._redactor = redactor
+        self._settings = settings
+        self._clock = clock
+        self._calls = CallQueries(database)
+        self._workers = WorkerQueries(database)
+        self._rules = CallRules.from_settings(settings)
+        self._due: dict[Key, float] = {}
+        self._memory: dict[str, PoolMemory] = {}
+        self._not_before: dict[Key, float] = {}
+        self._crowded: set[Key] = set()
+        self._pressure = False
+        self._wake = asyncio.Event()
+        feed.add_listener(self._changed)
+
+    async def run(self) -> None:
+        """Look at Functions as they change until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._resync_for_ever())
+            group.create_task(self._look_for_ever())
+
+    # Waking.
+
+    def _changed(self, changes: Sequence[Change]) -> None:
+        at = asyncio.get_running_loop().time()
+        for change in changes:
+            kind, key = change.key.kind, change.key
+            if kind == "Function":
+                self._mark(key, at)
+            elif kind == "FunctionCall":
+                self._call_changed(change, at)
+            elif kind == "Attempt":
+                self._mark(Key("Function", key.org, key.project, change.labels.get("nodus.dev/function", "")), at)
+                # A start that ended one way or the other leaves room for the next one.
+                for crowded in self._crowded:
+                    self._mark(crowded, at)
+        self._wake.set()
+
+    def _call_changed(self, change: Change, at: float) -> None:
+        key = Key("Function", change.key.org, change.key.project, change.fields.get("spec.function", ""))
+        self._mark(key, at)
+        function = self._cache.get(key)
+        memory = self._memory.get(function["metadata"]["uid"]) if function is not None else None
+        if memory is None or memory.seen is None:
+            return
+        if not memory.seen.ready and not memory.seen.starting:
+            # Nobody serves the call: it must not wait for the pause after an idle look.
+            self._not_before.pop(key, None)
+        phase = change.fields.get("status.phase")
+        if change.type is ChangeType.ADDED and phase == "Queued":
+            memory.queued(change.uid, at)
+        elif phase == "Running":
+            memory.claimed(change.uid, at)
+        else:
+            memory.ended(change.uid)
+
+    def _mark(self, key: Key, at: float) -> None:
+        self._due[key] = min(self._due.get(key, at), at)
+
+    async def _resync_for_ever(self) -> None:
+        while True:
+            known = {document["metadata"]["uid"]: key for key, document in self._cache.of_kind("Function")}
+            with_workers = await self._workers.functions_with_workers()
+            await self._departures.abandon(with_workers - known.keys())
+            await asyncio.gather(*(self._look_after(row) for row in await self._workers.without_workflow(LOST_STARTS)))
+            at = asyncio.get_running_loop().time()
+            busy = {load.function_uid for load in await self._calls.busy_loads()}
+            for uid, key in known.items():
+                document = self._cache.get(key) or {}
+                if uid in with_workers or uid in busy or uid not in self._memory or _is_leaving(document):
+                    self._mark(key, at)
+            for uid in self._memory.keys() - known.keys():
+                del self._memory[uid]
+            self._crowded.intersection_update(known.values())
+            self._not_before = {key: until for key, until in self._not_before.items() if until > at}
+            self._wake.set()
+            await asyncio.sleep(self._settings.autoscaler_resync_seconds)
+
+    async def _look_for_ever(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due = [key for key in self._due if self._due_at(key) <= loop.time()][:FUNCTIONS_PER_LOOK]
+            if not due:
+                next_at = min((self._due_at(key) for key in self._due), default=None)
+                try:
+                    async with asyncio.timeout_at(next_at):
+                        await self._wake.wait()
+                except TimeoutError:
+                    pass
+                self._wake.clear()
+                continue
+            for key in due:
+                del self._due[key]
+            try:
+                await self._look(due)
+            except ApiError as error:
+                log.warning("functions could not be looked at, trying again", told=error.message)
+                for key in due:
+                    self._mark(key, loop.time() + RETRY_SECONDS)
+
+    def _due_at(self, key: Key) -> float:
+        return max(self._due[key], self._not_before.get(key, 0.0))
+
+    # Looking.
+
+    async def _look(self, keys: Iterable[Key]) -> None:
+        """Gather facts about these Functions in four queries and act on each."""
+        documents = {key: document for key in keys if (document := self._cache.get(key)) is not None}
+        revisions = {document["metadata"]["uid"]: pool_revision(document) for document in documents.values()}
+        if not documents:
+            return
+        loads, workers, starts, node = await asyncio.gather(
+            self._calls.loads(list(revisions)),
+            self._workers.live(list(revisions)),
+            self._workers.start_records(revisions),
+            self._workers.node_load(self._settings.node_name),
+        )
+        lacking = False
+        telling = []
+        for key, document in documents.items():
+            uid = document["metadata"]["uid"]
+            look = Look(
+                key=key,
+                document=document,
+                revision=revisions[uid],
+                load=loads.get(uid),
+                workers=workers[uid],
+                starts=starts[uid],
+            )
+            memory = self._memory.setdefault(uid, PoolMemory(since=self._clock.now()))
+            await self._measure(look, memory)
+            told, started = await self._act(look, memory, node)
+            node = NodeLoad(live=node.live + started, starting=node.starting + started)
+            lacking = lacking or told.lacks_room
+            telling.append(self._tell(look, told, memory, started=started))
+        await asyncio.gather(*telling)
+        if lacking and not self._pressure:
+            at = asyncio.get_running_loop().time()
+            for key, _ in self._cache.of_kind("Function"):
+                self._mark(key, at)
+        self._pressure = lacking
+
+    async def _act(self, look: Look, memory: PoolMemory, node: NodeLoad) -> tuple[PoolPlan, int]:
+        """Start and drain what one Function needs; the plan, and how many workers were started."""
+        facts = self._facts(look, memory, node)
+        told = plan(facts)
+        count = min(told.start, max(0, self._settings.worker_starts_in_flight_max - node.starting))
+        (self._crowded.add if count < told.start else self._crowded.discard)(look.key)
+        rows = await self._start(look, count) if count else []
+        await self._departures.drain(look.workers, told.drain, hurry=look.deleting)
+        if look.deleting:
+            await self._farewell.advance(look.key, look.uid, alive=bool(look.workers))
+        elif told.failed and not any(worker.row.state == AttemptState.READY for worker in look.workers):
+            await self._farewell.fail_calls(look.uid, memory.failure_message)
+        return told, len(rows)
+
+    def _facts(self, look: Look, memory: PoolMemory, node: NodeLoad) -> PoolFacts:
+        scaling = look.document["spec"]["scaling"]
+        window = timedelta(seconds=duration_seconds(scaling["scaledownWindow"]))
+        now = self._clock.now()
+        facts = PoolFacts(
+            now=now,
+            wanted=look.document["spec"].get("state") != "Stopped" and not look.deleting,
+            deleting=look.deleting,
+            queued=look.load.queued if look.load else 0,
+            running=look.load.running if look.load else 0,
+            min_workers=scaling["minWorkers"],
+            max_workers=scaling["maxWorkers"],
+            target_concurrency=scaling["targetConcurrency"],
+            scaledown_window=window,
+            members=[_member(worker, look.revision) for worker in look.workers],
+            peak_workers=memory.peak(now, window),
+            start_failures=look.starts.failures,
+            last_failure_at=look.starts.last_failure_at,
+            start_failures_max=self._settings.start_failures_max,
+            host_room=max(0, self._settings.workers_max - node.live),
+            pressure=self._pressure,
+        )
+        memory.note_load(now, desired_workers(facts), window)
+        return facts
+
+    async def _start(self, look: Look, count: int) -> list[WorkerRow]:
+        order = StartOrder(
+            function_key=look.key,
+            function_uid=look.uid,
+            revision=look.revision,
+            count=count,
+            node=self._settings.node_name,
+            node_workers_max=self._settings.workers_max,
+            seen=frozenset(worker.row.uid for worker in look.workers),
+            rate_micro_usd_per_hour=self._rules.rate_micro_usd_per_hour,
+        )
+        rows = await self._writer.write(StartWorkers(order))
+        await asyncio.gather(*(self._look_after(row) for row in rows))
+        return rows
+
+    async def _look_after(self, row: WorkerRow) -> None:
+        """Start the workflow of a worker; when the engine is away, the next resync does it."""
+        try:
+            await self._engine.start_attempt(attempt_input(row))
+        except EngineUnavailableError as error:
+            log.warning("a worker waits for the engine", attempt=row.uid, told=str(error))
+            return
+        await self._workers.mark_started(row.uid)
+
+    # Telling.
+
+    async def _tell(self, look: Look, told: PoolPlan, memory: PoolMemory, *, started: int) -> None:
+        """Write the Function's status if it changed and was not written a moment ago; say when to look again."""
+        memory.seen = self._observe(look, told, memory, started)
+        at = asyncio.get_running_loop().time()
+        next_write_at = memory.written_at + self._settings.function_status_seconds
+        if memory.seen != memory.written and at >= next_write_at:
+            memory.written, memory.written_at = memory.seen, at
+            await self._writer.write(WriteFunctionStatus(look.key, look.uid, memory.seen))
+        elif memory.seen != memory.written:
+            self._mark(look.key, next_write_at)
+        if told.again_at is not None:
+            self._mark(look.key, at + (told.again_at - self._clock.now()).total_seconds())
+        if not started and not told.drain:
+            self._not_before[look.key] = at + self._settings.autoscaler_pause_seconds
+
+    def _observe(self, look: Look, told: PoolPlan, memory: PoolMemory, started: int) -> Observation:
+        staying = [worker for worker in look.workers if not worker.row.draining]
+        ready = [worker for worker in staying if worker.row.state == AttemptState.READY]
+        busy = sum(worker.busy > 0 for worker in ready)
+        load = look.load
+        return Observation(
+            busy=busy,
+            idle=len(ready) - busy,
+            starting=len(staying) - len(ready) + started,
+            draining=len(look.workers) - len(staying),
+            current_ready=sum(worker.row.pool == look.revision for worker in ready),
+            queued=load.queued + load.pending if load else 0,
+            running=load.running if load else 0,
+            charge_micro_usd=load.charge_micro_usd if load else 0,
+            rate_micro_usd_per_hour=self._rules.rate_micro_usd_per_hour,
+            start_failures=look.starts.failures,
+            failed=told.failed,
+            failure_message=memory.failure_message if look.starts.failures else "",
+            lost_worker=look.starts.lost_worker,
+            lacks_room=told.lacks_room,
+            cold=memory.cold,
+            warm=memory.warm,
+            handled_requests=requests(look.document),
+            generation=look.document["metadata"].get("generation", 1),
+        )
+
+    async def _measure(self, look: Look, memory: PoolMemory) -> None:
+        """Read what only changes when a start ended: how long starts take, and what the last failed one printed."""
+        ready = {worker.row.uid for worker in look.workers if worker.row.state == AttemptState.READY}
+        if ready - memory.ready_known:
+            seconds = await self._workers.start_seconds(look.uid)
+            memory.cold = Band(p50_seconds=seconds[0], p90_seconds=seconds[1]) if seconds else None
+        memory.ready_known = ready
+        failure = look.starts.last_failure_uid
+        if failure is not None and failure != memory.failure_uid:
+            memory.failure_uid = failure
+            redact = await self._redactor(look.uid)
+            printed = redact(await self._workers.last_output(failure))
+            memory.failure_message = "\n".join(filter(None, [look.starts.last_failure_message, printed]))
+
+
+def _member(worker: LiveWorker, revision: str) -> Member:
+    row = worker.row
+    ready = row.state == AttemptState.READY
+    times = [time for time in (row.ready_at, row.last_busy_at) if time is not None]
+    return Member(
+        uid=row.uid,
+        current=row.pool == revision,
+        ready=ready,
+        draining=row.draining,
+        busy=worker.busy,
+        idle_since=max(times) if ready and not worker.busy and times else None,
+    )
+
+
+def _is_leaving(function: Mapping[str, Document]) -> bool:
+    return "deletionTimestamp" in function.get("metadata", {})

@@ -1,0 +1,136 @@
+"""Forgetting: finished calls, attempts, events, logs, credentials, blobs and the change log, each after its time.
+
+Part of the sweeper. Every chore takes a bounded piece and leaves the rest to its next turn, so that it never holds up a
+write that somebody waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
+from itertools import groupby
+
+from controlplane.blobs.service import BlobStore
+from controlplane.capacity.rows import WorkerQueries
+from controlplane.clock import Clock
+from controlplane.errors import ApiError, Reason
+from controlplane.identity.tokens import purge_tokens
+from controlplane.resources import DeleteOptions
+from controlplane.resources.deletion import Deleter
+from controlplane.settings import Settings
+from controlplane.store.cache import ObjectCache
+from controlplane.store.compaction import compact
+from controlplane.store.contract import Key
+from controlplane.store.database import Database
+from controlplane.store.garbage import Garbage
+
+PER_TURN = 200
+TURNS_MAX = 20
+TERMINAL_PHASES = ("Succeeded", "Failed", "Cancelled")
+UPLOAD_LEFTOVER_HOURS = 24
+TOKEN_HOURS = 24
+"""A worker that was fenced is told so for this long; afterwards its token is as good as unknown."""
+
+
+class Retention:
+    """The chores, over one database."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        cache: ObjectCache,
+        deleter: Deleter,
+        blobs: BlobStore,
+        settings: Settings,
+        clock: Clock,
+    ) -> None:
+        self._database = database
+        self._cache = cache
+        self._deleter = deleter
+        self._blobs = blobs
+        self._settings = settings
+        self._clock = clock
+        self._garbage = Garbage(database)
+        self._workers = WorkerQueries(database)
+        self.chores: Sequence[tuple[str, float, Callable[[], Awaitable[None]]]] = (
+            ("old changes", 60.0, self.compact_changes),
+            ("ended calls", 60.0, self.forget_calls),
+            ("ended attempts", 60.0, self.forget_attempts),
+            ("old events", 300.0, self.forget_events),
+            ("ended credentials", 600.0, self.forget_tokens),
+            ("unused blobs", 3_600.0, self.forget_blobs),
+        )
+
+    async def compact_changes(self) -> None:
+        """Move the point from which watches may resume, and drop idempotency keys."""
+        for _ in range(TURNS_MAX):
+            if not (await compact(self._database, self._settings, self._clock.now())).more:
+                return
+
+    async def forget_calls(self) -> None:
+        """Delete calls that ended `call_retention_days` ago."""
+        await self._forget("FunctionCall", self._retained_since, TERMINAL_PHASES)
+
+    async def forget_events(self) -> None:
+        """Delete events as old as the change log."""
+        await self._forget("Event", self._clock.now() - timedelta(hours=self._settings.change_retention_hours), None)
+
+    async def forget_attempts(self) -> None:
+        """Delete the objects and rows of workers that ended as long ago as the oldest call that is kept."""
+        for _ in range(TURNS_MAX):
+            rows = await self._workers.ended_before(self._retained_since, PER_TURN)
+            await self._delete([row.key for row in rows])
+            await self._workers.forget([row.uid for row in rows])
+            if len(rows) < PER_TURN:
+                return
+
+    async def forget_tokens(self) -> None:
+        """Drop credentials that ended a day ago."""
+        await purge_tokens(self._database, self._clock.now() - timedelta(hours=TOKEN_HOURS))
+
+    async def forget_blobs(self) -> None:
+        """Delete blobs that nobody used for as long as calls are kept and that nothing refers to."""
+        before = self._retained_since
+        await self._blobs.sweep_leftovers(self._clock.now() - timedelta(hours=UPLOAD_LEFTOVER_HOURS))
+        idle = sorted(await self._blobs.idle(before, PER_TURN), key=lambda blob: (blob.org, blob.project))
+        for (org, project), blobs in groupby(idle, key=lambda blob: (blob.org, blob.project)):
+            candidates = {blob.digest: blob for blob in blobs}
+            kept = self._named_by_code(org, project)
+            kept |= await self._garbage.blobs_of_calls(org, project, sorted(candidates.keys() - kept))
+            for digest, blob in candidates.items():
+                if digest in kept:
+                    await self._blobs.touch(blob)
+                else:
+                    await self._blobs.remove_idle(blob, before)
+
+    def _named_by_code(self, org: str, project: str) -> set[str]:
+        """Digests that Apps and Functions of the project take their code from."""
+        named: set[str] = set()
+        for kind, field in (("App", "source"), ("Function", "code")):
+            for key, document in self._cache.of_kind(kind):
+                if (key.org, key.project) == (org, project):
+                    named.add(document["spec"].get(field, {}).get("blob", "").removeprefix("sha256:"))
+        return named
+
+    @property
+    def _retained_since(self) -> datetime:
+        return self._clock.now() - timedelta(days=self._settings.call_retention_days)
+
+    async def _forget(self, kind: str, before: datetime, phases: Sequence[str] | None) -> None:
+        for _ in range(TURNS_MAX):
+            keys = await self._garbage.unchanged(kind, before, phases, PER_TURN)
+            await self._delete(keys)
+            if len(keys) < PER_TURN:
+                return
+
+    async def _delete(self, keys: Sequence[Key]) -> None:
+        await asyncio.gather(*(self._delete_one(key) for key in keys))
+
+    async def _delete_one(self, key: Key) -> None:
+        try:
+            await self._deleter.delete(key, DeleteOptions())
+        except ApiError as error:
+            if error.reason is not Reason.NOT_FOUND:
+                raise

@@ -1,0 +1,207 @@
+"""The sweeper: whatever should have happened by now and did not.
+
+A list of chores, each with its period. Every chore looks at what is there and does what is due, a bounded piece at a
+time, so it may run at any time, twice, or after a crash. What a chore cannot do now, because the engine or the
+database is away, it does at its next turn. Chores about workers and calls are here; forgetting old things is in
+`activities/retention.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
+
+from activities.attempts import AttemptActivities
+from activities.departures import Departures
+from activities.engine import Engine, EngineUnavailableError
+from activities.retention import Retention
+from activities.run_call_contract import CallReference
+from activities.run_worker_contract import NODE_LOST
+from controlplane.apps.expiry import expires_at
+from controlplane.calls.engine import DetachWorkflow, MarkReported
+from controlplane.calls.outcomes import CallRules
+from controlplane.calls.queries import CallQueries
+from controlplane.calls.recovery import EndOverdue
+from controlplane.calls.rows import CallRef
+from controlplane.capacity.endings import WorkerEnd
+from controlplane.capacity.rows import AttemptState, WorkerQueries
+from controlplane.clock import Clock
+from controlplane.errors import ApiError, Reason
+from controlplane.resources import DeleteOptions, Propagation
+from controlplane.resources.deletion import Deleter
+from controlplane.settings import Settings
+from controlplane.store.cache import ObjectCache
+from controlplane.store.contract import Document, Key
+from controlplane.store.database import Database
+from controlplane.store.events import NORMAL, Happening, RecordEvent
+from controlplane.store.writer import Writer
+
+log = structlog.get_logger(__name__)
+
+PER_TURN = 100
+KILL_PATIENCE_SECONDS = 30
+"""A worker whose lease ran out and whose end nobody could confirm by then is given up, and its calls with it."""
+DRAIN_MARGIN_SECONDS = 15
+"""The node kills after the drain grace; this much later it has evidently not."""
+SILENT_SECONDS = 60
+ASK_AGAIN_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Chore:
+    """Something to do every so often."""
+
+    name: str
+    every_seconds: float
+    do: Callable[[], Awaitable[None]]
+
+
+class Sweeper:
+    """The loop. One object lives as long as its process; `run` is called whenever this process is elected."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        writer: Writer,
+        cache: ObjectCache,
+        engine: Engine,
+        deleter: Deleter,
+        departures: Departures,
+        attempts: AttemptActivities,
+        retention: Retention,
+        settings: Settings,
+        clock: Clock,
+    ) -> None:
+        self._writer = writer
+        self._cache = cache
+        self._engine = engine
+        self._deleter = deleter
+        self._departures = departures
+        self._attempts = attempts
+        self._settings = settings
+        self._clock = clock
+        self._rules = CallRules.from_settings(settings)
+        self._calls = CallQueries(database)
+        self._workers = WorkerQueries(database)
+        self._asked: dict[str, float] = {}
+        self.chores = (
+            Chore("end overdue calls", 1.0, self.end_overdue_calls),
+            Chore("end lapsed leases", 1.0, self.end_lapsed_leases),
+            Chore("end stuck workers", 1.0, self.end_stuck_workers),
+            Chore("expire apps", 5.0, self.expire_apps),
+            Chore("wake silent workflows", 10.0, self.wake_silent_workflows),
+            Chore("collect garbage", 30.0, self.collect_garbage),
+            *(Chore(f"forget {name}", every, do) for name, every, do in retention.chores),
+        )
+
+    async def run(self) -> None:
+        """Do each chore in its time until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for chore in self.chores:
+                group.create_task(self._repeat(chore), name=chore.name)
+
+    async def _repeat(self, chore: Chore) -> None:
+        while True:
+            try:
+                await chore.do()
+            except EngineUnavailableError as error:
+                log.warning("a chore waits for the engine", chore=chore.name, told=str(error))
+            except ApiError as error:
+                log.warning("a chore failed and will be repeated", chore=chore.name, told=error.message)
+            await asyncio.sleep(chore.every_seconds)
+
+    # Calls.
+
+    async def end_overdue_calls(self) -> None:
+        """End calls whose worker let their deadline, or their cancel, and the grace pass in silence."""
+        settings = self._settings
+        overdue = await self._calls.attempts_with_overdue_calls(
+            self._clock.now(), settings.deadline_grace_seconds, settings.cancel_grace_seconds, PER_TURN
+        )
+        for uid in overdue:
+            ended = await self._writer.write(EndOverdue(uid, self._rules))
+            log.info("overdue calls ended", attempt=uid, calls=ended)
+
+    async def wake_silent_workflows(self) -> None:
+        """Look after calls that have had something to tell for a minute and no workflow that asked."""
+        before = self._clock.now() - timedelta(seconds=SILENT_SECONDS)
+        at = asyncio.get_running_loop().time()
+        self._asked = {uid: since for uid, since in self._asked.items() if since > at - ASK_AGAIN_SECONDS}
+        for call in await self._calls.silent_workflows(before, PER_TURN):
+            if call.uid in self._asked:
+                continue
+            self._asked[call.uid] = at
+            await self._wake(call)
+
+    async def _wake(self, call: CallRef) -> None:
+        """A workflow that sleeps through a backoff only notes the signal; one that lost its activity asks anew."""
+        if await self._engine.call_is_open(call.uid):
+            await self._engine.restart_call(
+                CallReference(uid=call.uid, org=call.org, project=call.project, name=call.name)
+            )
+            return
+        # No workflow is left: an ended call needs none, any other gets a new one.
+        await self._writer.write(MarkReported(call, None))
+        await self._writer.write(DetachWorkflow(call, None))
+
+    # Workers.
+
+    async def end_lapsed_leases(self) -> None:
+        """Kill workers that have not claimed for a lease, and give up those whose end nobody confirms."""
+        now = self._clock.now()
+        lapsed = await self._calls.lapsed_attempts(now, self._settings.lease_seconds, PER_TURN)
+        for row in await self._workers.rows([attempt.uid for attempt in lapsed]):
+            if row.kill_at is not None and row.kill_at < now - timedelta(seconds=KILL_PATIENCE_SECONDS):
+                log.warning("a worker vanished", attempt=row.uid, function=row.function)
+                end = WorkerEnd(outcome=NODE_LOST, message="the worker sent no claim for the length of its lease")
+                await self._attempts.settle(row.key, row.epoch, end)
+            else:
+                await self._departures.kill(row, "LeaseExpired")
+
+    async def end_stuck_workers(self) -> None:
+        """Kill workers that hold no call and should be gone: after a deadline, a drain, or a start that took too
+        long."""
+        settings = self._settings
+        stuck = await self._workers.stuck(
+            self._clock.now(),
+            settings.worker_start_seconds_max,
+            settings.drain_seconds + DRAIN_MARGIN_SECONDS,
+            PER_TURN,
+        )
+        for row in stuck:
+            late = row.state == AttemptState.STARTING and not row.draining
+            await self._departures.kill(row, "StartupTimeout" if late else row.drain_reason or "Drained")
+
+    # Objects.
+
+    async def expire_apps(self) -> None:
+        """Delete ephemeral Apps that their clients have left alone."""
+        expiry = timedelta(seconds=self._settings.app_expiry_seconds)
+        now = self._clock.now()
+        for key, app in self._cache.of_kind("App"):
+            due = expires_at(app, expiry)
+            if due is not None and due <= now:
+                await self._expire(key, app)
+
+    async def _expire(self, key: Key, app: Document) -> None:
+        message = f"not renewed for {self._settings.app_expiry_seconds} s; deleted with everything it owns"
+        happening = Happening(key=key, uid=app["metadata"]["uid"], type=NORMAL, reason="AppExpired", message=message)
+        try:
+            await self._deleter.delete(
+                key, DeleteOptions(propagation=Propagation.FOREGROUND, uid=app["metadata"]["uid"])
+            )
+        except ApiError as error:
+            if error.reason not in (Reason.NOT_FOUND, Reason.CONFLICT):
+                raise
+            return  # somebody else was quicker
+        log.info("app expired", app=key.name, project=key.project)
+        await self._writer.write(RecordEvent(happening))
+
+    async def collect_garbage(self) -> None:
+        """Finish deletions that were interrupted, and delete what lost its last owner."""
+        await self._deleter.collect()
