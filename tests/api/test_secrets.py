@@ -10,9 +10,9 @@ import pytest
 
 from controlplane.secrets.environment import SecretReader
 from controlplane.secrets.sealing import SecretSealer
-from tests.fixtures.app import PROJECT, ServedApi
+from tests.fixtures.app import ServedApi
 
-SECRETS = f"{PROJECT}/secrets"
+SECRETS = "/apis/nodus.dev/v1/namespaces/default/secrets"
 MERGE = {"Content-Type": "application/merge-patch+json"}
 JSON_PATCH = {"Content-Type": "application/json-patch+json"}
 
