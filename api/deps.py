@@ -15,6 +15,7 @@ from typing import Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
+from starlette.types import Scope
 
 from controlplane.clock import Clock
 from controlplane.errors import ApiError, Reason
@@ -89,10 +90,15 @@ class Deps:
     public_paths: frozenset[str] = PUBLIC_PATHS
     public_prefixes: tuple[str, ...] = PUBLIC_PREFIXES
 
-    @property
-    def docs_prefix(self) -> str:
-        """Where error codes are explained; the reason is appended."""
-        return self.settings.docs_url or f"{self.settings.public_url}/docs/errors"
+    def docs_prefix(self, scope: Scope) -> str:
+        """Where error codes are explained, without a slash; by default at the address the client has just used."""
+        if self.settings.docs_url:
+            return self.settings.docs_url.rstrip("/")
+        origin = self.settings.public_url.rstrip("/")
+        if not origin:
+            host = next((value for name, value in scope["headers"] if name == b"host"), b"localhost")
+            origin = f"{scope['scheme']}://{host.decode('latin-1')}"
+        return f"{origin}/docs/errors"
 
 
 def principal(request: Request) -> Principal:

@@ -76,7 +76,7 @@ class Edge:
         return path in self._deps.public_paths or path.startswith(self._deps.public_prefixes)
 
     async def _answer(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
-        response = status_response(error, scope[REQUEST_ID], self._deps.docs_prefix)
+        response = status_response(error, scope[REQUEST_ID], self._deps.docs_prefix(scope))
         await response(scope, receive, send)
 
     def _log(self, scope: Scope, path: str, status: int, seconds: float) -> None:
@@ -126,17 +126,17 @@ class ErrorHandlers:
             raise error
         if error.debug:
             log.warning("refused", request_id=request.scope[REQUEST_ID], message=error.message, debug=error.debug)
-        return status_response(error, request.scope[REQUEST_ID], self._deps.docs_prefix)
+        return status_response(error, request.scope[REQUEST_ID], self._deps.docs_prefix(request.scope))
 
     async def http_exception(self, request: Request, error: Exception) -> Response:
         """Renders a refusal of the router: no such route, no such method."""
         if not isinstance(error, HTTPException):
             raise error
         refusal = from_http_status(error.status_code, str(error.detail), request.url.path)
-        response = status_response(refusal, request.scope[REQUEST_ID], self._deps.docs_prefix)
+        response = status_response(refusal, request.scope[REQUEST_ID], self._deps.docs_prefix(request.scope))
         response.headers.update(error.headers or {})
         return response
 
     async def unexpected(self, request: Request, error: Exception) -> Response:
         """Renders a bug; Starlette raises it again afterwards and `Edge` logs it with its traceback."""
-        return status_response(internal_error(), request.scope[REQUEST_ID], self._deps.docs_prefix)
+        return status_response(internal_error(), request.scope[REQUEST_ID], self._deps.docs_prefix(request.scope))

@@ -25,7 +25,7 @@ from api.rendering import Renderer
 from api.streams import StreamResponse
 from controlplane.errors import ApiError, Reason
 from controlplane.machinery.kind import API_VERSION, Kind
-from controlplane.machinery.table import Include, parse_include
+from controlplane.machinery.table import parse_include
 from controlplane.resources import Page
 from controlplane.resources.listing import (
     ListOptions,
@@ -92,7 +92,7 @@ def watch_response(request: Request, deps: Deps, kind: Kind, selection: Selectio
     begin = opening(request.query_params, deps.settings.watch_seconds_max)
     authorization = request.headers.get("authorization", "").encode()
     include = parse_include(request.query_params.get("includeObject", ""))
-    lines = _Lines(kind, accepted, include, deps, str(request.scope[REQUEST_ID]))
+    lines = _Lines(kind, Renderer(kind, accepted, deps.clock, include), request, deps)
     return StreamResponse(
         _chunks(deps, selection, begin, lines),
         media_type="application/json",
@@ -141,11 +141,11 @@ async def _initial(deps: Deps, selection: Selection, begin: Opening) -> AsyncGen
 class _Lines:
     """Turns items into lines of one form, and lines into chunks of bounded size."""
 
-    def __init__(self, kind: Kind, accepted: Accepted, include: Include, deps: Deps, request_id: str) -> None:
+    def __init__(self, kind: Kind, renderer: Renderer, request: Request, deps: Deps) -> None:
         self._kind = kind
-        self._renderer = Renderer(kind, accepted, deps.clock, include)
-        self._docs_prefix = deps.docs_prefix
-        self._request_id = request_id
+        self._renderer = renderer
+        self._docs_prefix = deps.docs_prefix(request.scope)
+        self._request_id: str = request.scope[REQUEST_ID]
 
     def added(self, documents: Iterable[bytes]) -> Iterable[bytes]:
         return _joined(self._line(b"ADDED", document) for document in documents)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 pytest_plugins = [
+    # First, because others import it.
+    "tests.fixtures.postgres",
     "tests.fixtures.admission",
     "tests.fixtures.app",
     "tests.fixtures.calls",
     "tests.fixtures.plane",
-    "tests.fixtures.postgres",
     "tests.fixtures.s3",
     "tests.fixtures.system",
     "tests.fixtures.temporal",
