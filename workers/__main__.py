@@ -17,7 +17,12 @@ from workers.configuration import read_settings
 from workers.logs import configure_logging
 from workers.names import ProcessName
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Run nodus-server, whole or one process of it.")
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,  # a log wants the traceback itself
+    help="Run nodus-server, whole or one process of it.",
+)
 
 
 @app.command()

