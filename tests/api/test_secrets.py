@@ -12,9 +12,16 @@ from controlplane.secrets.environment import SecretReader
 from controlplane.secrets.sealing import SecretSealer
 from tests.fixtures.app import ServedApi
 
-SECRETS = "/apis/nodus.dev/v1/namespaces/default/secrets"
 MERGE = {"Content-Type": "application/merge-patch+json"}
+COUNT_VERSIONS = "SELECT count(*) FROM secret_versions WHERE project = $1"
+COUNT_SECRETS = "SELECT count(*) FROM objects WHERE kind = 'Secret' AND project = $1"
 JSON_PATCH = {"Content-Type": "application/json-patch+json"}
+
+
+@pytest.fixture
+def api(project: ServedApi) -> ServedApi:
+    """The shared server, with an empty project for the test."""
+    return project
 
 
 def manifest(**spec: Any) -> dict[str, Any]:
@@ -25,12 +32,12 @@ async def values_of(api: ServedApi, version: int = 0) -> dict[str, str]:
     """What a worker would get."""
     reader = SecretReader(api.core.database, api.core.cache, SecretSealer(api.core.settings.secret_key))
     mount = {"name": "s"} | ({"version": version} if version else {})
-    return (await reader.environment("default", "default", {"secrets": [mount]})).variables
+    return (await reader.environment("default", api.project_name, {"secrets": [mount]})).variables
 
 
 async def patch(api: ServedApi, spec: Any, **metadata: Any) -> dict[str, Any]:
     body = {"spec": spec} if not metadata else {"spec": spec, "metadata": metadata}
-    response = await api.client.patch(f"{SECRETS}/s", json=body, headers=MERGE)
+    response = await api.client.patch(f"{api.path}/secrets/s", json=body, headers=MERGE)
     assert response.status_code == 200, response.text
     patched: dict[str, Any] = response.json()
     return patched
@@ -60,10 +67,10 @@ async def test_values_go_to_workers_and_to_no_answer_and_no_table(api: ServedApi
 async def test_a_dry_run_tells_no_values_and_stores_nothing(api: ServedApi) -> None:
     rehearsed = await api.create("secrets", manifest(stringData={"A": "hidden"}), params={"dryRun": "All"})
     assert rehearsed["spec"] == {"type": "Opaque"}
-    assert (await api.client.get(f"{SECRETS}/s")).status_code == 404
+    assert (await api.client.get(f"{api.path}/secrets/s")).status_code == 404
     await api.create("secrets", manifest(stringData={"A": "x"}))
     response = await api.client.patch(
-        f"{SECRETS}/s", json={"spec": {"stringData": {"A": "hidden"}}}, headers=MERGE, params={"dryRun": "All"}
+        f"{api.path}/secrets/s", json={"spec": {"stringData": {"A": "hidden"}}}, headers=MERGE, params={"dryRun": "All"}
     )
     assert response.json()["spec"] == {"type": "Opaque"}
     assert await values_of(api) == {"A": "x"}
@@ -72,7 +79,7 @@ async def test_a_dry_run_tells_no_values_and_stores_nothing(api: ServedApi) -> N
 async def test_an_equal_create_returns_the_object_and_a_different_one_is_refused(api: ServedApi) -> None:
     first = await api.create("secrets", manifest(stringData={"A": "x"}))
     encoded = base64.b64encode(b"x").decode()
-    again = await api.client.post(SECRETS, json=manifest(data={"A": encoded}))
+    again = await api.client.post(f"{api.path}/secrets", json=manifest(data={"A": encoded}))
     assert again.status_code == 200
     assert again.json() == first
     different: list[dict[str, Any]] = [
@@ -82,11 +89,11 @@ async def test_an_equal_create_returns_the_object_and_a_different_one_is_refused
         {"stringData": {}},
     ]
     for spec in different:
-        refused = await api.client.post(SECRETS, json=manifest(**spec))
+        refused = await api.client.post(f"{api.path}/secrets", json=manifest(**spec))
         assert refused.status_code == 409
         assert refused.json()["reason"] == "AlreadyExists"
         assert refused.json()["details"]["diff"] == ["spec.data"]
-    assert await api.core.database.fetchval("SELECT count(*) FROM secret_versions") == 1
+    assert await api.core.database.fetchval(COUNT_VERSIONS, api.project_name) == 1
 
 
 async def test_a_patch_sets_keeps_and_removes_single_keys(api: ServedApi) -> None:
@@ -108,7 +115,7 @@ async def test_a_json_patch_removes_a_key_and_sets_another(api: ServedApi) -> No
         {"op": "remove", "path": "/spec/stringData/A"},
         {"op": "add", "path": "/spec/stringData/C", "value": "3"},
     ]
-    response = await api.client.patch(f"{SECRETS}/s", json=operations, headers=JSON_PATCH)
+    response = await api.client.patch(f"{api.path}/secrets/s", json=operations, headers=JSON_PATCH)
     assert response.status_code == 200, response.text
     assert await values_of(api) == {"B": "2", "C": "3"}
 
@@ -124,13 +131,13 @@ async def test_a_write_that_changes_no_value_makes_no_version(api: ServedApi) ->
 
 async def test_a_replacement_names_all_values_or_none(api: ServedApi) -> None:
     created = await api.create("secrets", manifest(stringData={"A": "1", "B": "2"}))
-    untouched = await api.client.put(f"{SECRETS}/s", json=created)
+    untouched = await api.client.put(f"{api.path}/secrets/s", json=created)
     assert untouched.status_code == 200
     assert await values_of(api) == {"A": "1", "B": "2"}
-    replaced = await api.client.put(f"{SECRETS}/s", json=manifest(stringData={"C": "3"}))
+    replaced = await api.client.put(f"{api.path}/secrets/s", json=manifest(stringData={"C": "3"}))
     assert replaced.status_code == 200
     assert await values_of(api) == {"C": "3"}
-    emptied = await api.client.put(f"{SECRETS}/s", json=manifest(data={}))
+    emptied = await api.client.put(f"{api.path}/secrets/s", json=manifest(data={}))
     assert emptied.json()["status"]["keys"] == []
     assert await values_of(api) == {}
 
@@ -143,13 +150,20 @@ async def test_older_versions_can_be_pinned_and_only_ten_are_kept(api: ServedApi
     assert last["status"]["version"] == 12
     assert len(last["status"]["versions"]) == 10
     assert await values_of(api, 3) == {"A": "3"}
-    assert await api.core.database.fetchval("SELECT min(version) FROM secret_versions") == 3
+    assert (
+        await api.core.database.fetchval(
+            "SELECT min(version) FROM secret_versions WHERE project = $1", api.project_name
+        )
+        == 3
+    )
 
 
 async def test_a_registry_secret_keeps_the_keys_it_needs(api: ServedApi) -> None:
     full = {"username": "u", "password": "p", "server": "s"}
     await api.create("secrets", manifest(type="Registry", stringData=full))
-    refused = await api.client.patch(f"{SECRETS}/s", json={"spec": {"stringData": {"server": None}}}, headers=MERGE)
+    refused = await api.client.patch(
+        f"{api.path}/secrets/s", json={"spec": {"stringData": {"server": None}}}, headers=MERGE
+    )
     assert refused.status_code == 422
     assert refused.json()["details"]["causes"][0]["field"] == "spec.stringData.server"
     assert await values_of(api) == full
@@ -157,8 +171,8 @@ async def test_a_registry_secret_keeps_the_keys_it_needs(api: ServedApi) -> None
 
 async def test_a_deleted_secret_leaves_no_values_behind(api: ServedApi) -> None:
     await api.create("secrets", manifest(stringData={"A": "1"}))
-    assert (await api.client.delete(f"{SECRETS}/s")).status_code == 200
-    assert await api.core.database.fetchval("SELECT count(*) FROM secret_versions") == 0
+    assert (await api.client.delete(f"{api.path}/secrets/s")).status_code == 200
+    assert await api.core.database.fetchval(COUNT_VERSIONS, api.project_name) == 0
     created = await api.create("secrets", manifest(stringData={"A": "2"}))
     assert created["status"]["version"] == 1
 
@@ -175,10 +189,10 @@ async def test_a_deleted_secret_leaves_no_values_behind(api: ServedApi) -> None:
     ],
 )
 async def test_a_bad_secret_is_refused_without_telling_its_values(api: ServedApi, spec: dict[str, Any]) -> None:
-    refused = await api.client.post(SECRETS, json=manifest(**spec))
+    refused = await api.client.post(f"{api.path}/secrets", json=manifest(**spec))
     assert refused.status_code == 422
     assert "%%%" not in refused.text
-    assert await api.core.database.fetchval("SELECT count(*) FROM objects WHERE kind = 'Secret'") == 0
+    assert await api.core.database.fetchval(COUNT_SECRETS, api.project_name) == 0
 
 
 async def test_patches_of_different_keys_at_once_lose_nothing(api: ServedApi) -> None:
