@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import structlog
 from temporalio import activity
+from temporalio.exceptions import ApplicationError
 
 from activities.controller_contract import RUN_CONTROLLER, ControllerInput, ControllerName
 from controlplane.errors import ApiError
@@ -58,12 +59,17 @@ class ControllerActivities:
         until = asyncio.get_running_loop().time() + self._round_seconds
         log.info("controller elected", controller=controller.name)
         running = asyncio.create_task(self._run(self._loops[controller.name], controller.name))
+        stopping = asyncio.create_task(activity.wait_for_worker_shutdown())
         try:
             while asyncio.get_running_loop().time() < until:
                 activity.heartbeat()
-                await asyncio.wait([running], timeout=HEARTBEAT_SECONDS)
+                await asyncio.wait([running, stopping], timeout=HEARTBEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                if stopping.done():
+                    # A failure is tried again at once by another process; a return would have to go by the workflow.
+                    raise ApplicationError("this process stops; another one takes over", type="HandedOver")
         finally:
             running.cancel()
+            stopping.cancel()
             await asyncio.gather(running, return_exceptions=True)
 
     async def _run(self, loop: ControllerLoop, name: ControllerName) -> None:
