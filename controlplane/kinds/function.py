@@ -114,7 +114,7 @@ async def _check_references(old: Document | None, new: Document, context: Admiss
     was deleted can still be stopped.
     """
     known = {(kind, name) for kind, name, _ in _references(old["spec"])} if old is not None else set()
-    causes = []
+    causes = await _python_problems(old, new, context)
     for kind, name, field in _references(new["spec"]):
         if (kind, name) in known:
             continue
@@ -127,6 +127,18 @@ async def _check_references(old: Document | None, new: Document, context: Admiss
             causes.append(Cause(field, f'must name {what} the project; "{name}" does not exist', NOT_FOUND))
     if causes:
         raise invalid(FUNCTION.plural, new["metadata"]["name"], causes)
+
+
+async def _python_problems(old: Document | None, new: Document, context: AdmissionContext) -> list[Cause]:
+    """An Image object must hold the Python that the Function asks for, as far as it is known."""
+    paths = ("spec.imageRef", "spec.python")
+    if old is not None and all(value_at(old, path) == value_at(new, path) for path in paths):
+        return []
+    name, python = new["spec"].get("imageRef"), new["spec"]["python"]
+    image = await context.lookup.get("Image", name) if name else None
+    if image is None or value_at(image, "status.python") in (None, python):
+        return []
+    return [Cause("spec.imageRef", f"must hold the Python of `spec.python`, which is {python}")]
 
 
 def _references(spec: Document) -> Iterator[tuple[str, str, str]]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import binascii
-from typing import Literal
+from typing import Annotated, Literal
 
 import orjson
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from controlplane.kinds.references import BlobReference, HexDigest
 from controlplane.machinery.model import ApiModel
@@ -17,13 +17,28 @@ INLINE_BYTES_MAX = 65_536
 _INLINE_CHARACTERS_MAX = (INLINE_BYTES_MAX + 2) // 3 * 4
 
 
+def _inline(text: str, info: ValidationInfo) -> str:
+    """Refuses what is not base64, is too long, or is not the JSON it is said to be."""
+    if len(text) > _INLINE_CHARACTERS_MAX:
+        raise _too_long()
+    try:
+        content = binascii.a2b_base64(text, strict_mode=True)
+    except (binascii.Error, ValueError):
+        raise problem("must be base64") from None
+    if len(content) > INLINE_BYTES_MAX:
+        raise _too_long()
+    if info.data.get("encoding") == "JSON":
+        _check_json(content)
+    return text
+
+
 class Payload(ApiModel):
     """An argument or a result: up to 65,536 bytes in the object, or a blob. The server never decodes a pickle."""
 
     encoding: Literal["Pickle", "JSON"] = Field(
         default="Pickle", description="How the bytes are to be read: Pickle (the SDK) or JSON."
     )
-    inline: str | None = Field(
+    inline: Annotated[str, AfterValidator(_inline)] | None = Field(
         default=None,
         json_schema_extra={"format": "byte", "maxLength": _INLINE_CHARACTERS_MAX},
         description="The payload in base64, at most 65,536 bytes when decoded. Exactly one of inline and blob is set.",
@@ -32,23 +47,6 @@ class Payload(ApiModel):
         default=None, validate_default=True, description="The payload as a blob of the project."
     )
     sha256: HexDigest | None = Field(default=None, description="Digest of the decoded payload; results have it.")
-
-    @field_validator("inline")
-    @classmethod
-    def _decodes(cls, inline: str | None, info: ValidationInfo) -> str | None:
-        if inline is None:
-            return None
-        if len(inline) > _INLINE_CHARACTERS_MAX:
-            raise _too_long()
-        try:
-            content = binascii.a2b_base64(inline, strict_mode=True)
-        except (binascii.Error, ValueError):
-            raise problem("must be base64") from None
-        if len(content) > INLINE_BYTES_MAX:
-            raise _too_long()
-        if info.data.get("encoding") == "JSON":
-            _check_json(content)
-        return inline
 
     @field_validator("blob")
     @classmethod

@@ -48,24 +48,23 @@ def api_resource_list(kinds: Iterable[Kind]) -> dict[str, Any]:
                 "kind": subresource.kind or kind.kind,
                 "verbs": list(subresource.verbs),
             }
-            for subresource in kind.subresources
+            for subresource in kind.served_subresources
         ]
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": API_VERSION, "resources": resources}
 
 
 def aggregated(kinds: Iterable[Kind], version: str) -> dict[str, Any]:
-    """Groups and kinds in one document. `version` is that of apidiscovery.k8s.io: v2, or v2beta1 of older clients."""
+    """Groups and kinds in one document. `version` is that of apidiscovery.k8s.io: v2, or v2beta1 of older clients.
+
+    Without kinds there is no group either: clients that meet the group on `/api` and on `/apis` count each kind twice.
+    """
     resources = [_aggregated_resource(kind) for kind in kinds]
+    versions = [{"version": VERSION, "resources": resources, "freshness": "Current"}]
     return {
         "kind": "APIGroupDiscoveryList",
         "apiVersion": f"{AGGREGATED_GROUP}/{version}",
         "metadata": {},
-        "items": [
-            {
-                "metadata": {"name": GROUP},
-                "versions": [{"version": VERSION, "resources": resources, "freshness": "Current"}],
-            }
-        ],
+        "items": [{"metadata": {"name": GROUP}, "versions": versions}] if resources else [],
     }
 
 
@@ -93,14 +92,14 @@ def _aggregated_resource(kind: Kind) -> dict[str, Any]:
         "shortNames": list(kind.short_names),
         "categories": list(kind.categories),
     }
-    if kind.subresources:
+    if kind.served_subresources:
         resource["subresources"] = [
             {
                 "subresource": subresource.name,
                 "responseKind": _response_kind(subresource.kind or kind.kind),
                 "verbs": list(subresource.verbs),
             }
-            for subresource in kind.subresources
+            for subresource in kind.served_subresources
         ]
     return resource
 

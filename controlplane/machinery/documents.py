@@ -131,34 +131,23 @@ def _with_kept_fields(kind: Kind, stored_spec: Document, raw: object) -> object:
     if not isinstance(spec, dict):
         return raw
     for path in kind.immutable_fields:
-        root, *steps = path.split(".")
+        steps = path.split(".")[1:]
         value = _at(stored_spec, steps)
-        if root == "spec" and value is not _ABSENT and _at(spec, steps) in (_ABSENT, None):
+        if value is not _ABSENT and _at(spec, steps) in (_ABSENT, None):
             spec = _with(spec, steps, value)
     return spec
 
 
 def _without_quiet_fields(kind: Kind, spec: Document) -> Document:
-    for path in kind.quiet_fields:
-        root, *steps = path.split(".")
-        if root == "spec":
-            spec = _without(spec, steps)
-    return spec
+    """What of a spec makes a generation."""
+    quiet = {path.removeprefix("spec.") for path in kind.quiet_fields}
+    return {field: value for field, value in spec.items() if field not in quiet}
 
 
 def _with(document: Document, steps: list[str], value: object) -> Document:
     first, *rest = steps
     below = document.get(first)
     return {**document, first: _with(below if isinstance(below, dict) else {}, rest, value) if rest else value}
-
-
-def _without(document: Document, steps: list[str]) -> Document:
-    first, *rest = steps
-    if first not in document:
-        return document
-    if rest:
-        return {**document, first: _without(document[first], rest)}
-    return {field: value for field, value in document.items() if field != first}
 
 
 def _note_unknown(body: Document, causes: list[Cause]) -> None:

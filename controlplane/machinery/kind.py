@@ -113,6 +113,9 @@ class Subresource:
     """Empty means the kind of the object itself."""
 
 
+STATUS_SUBRESOURCE = Subresource("status", ("get",), "The object; its status is written by the server.")
+
+
 @dataclass(frozen=True)
 class Unoffered:
     """A part of a valid spec that this deployment does not offer (422 Unsupported).
@@ -146,12 +149,13 @@ class Kind:
     selectable_fields: tuple[str, ...] = ()
     """Dotted paths beyond metadata.name and metadata.namespace that field selectors may use; they go to SQL columns."""
     immutable_fields: tuple[str, ...] = ()
-    """Dotted paths that no update may change (409 FieldImmutable); an update that leaves one out keeps it."""
+    """Paths under `spec.` that no update may change (409 FieldImmutable); an update that leaves one out keeps it."""
     quiet_fields: tuple[str, ...] = ()
-    """Dotted paths whose change alone is no new generation (an App's renewals)."""
+    """Fields of `spec.` whose change alone is no new generation (an App's renewals)."""
     unoffered: tuple[Unoffered, ...] = ()
     """What the specs may say but this deployment refuses."""
     subresources: tuple[Subresource, ...] = ()
+    """What is served below its objects beyond `status`, which every kind that has one serves for reading."""
     deletion_finalizer: str = ""
     """Left on an object when its delete is asked, with phase Terminating, until a controller cleaned up after it."""
     strategy: Strategy = field(default_factory=PlainStrategy)
@@ -165,6 +169,11 @@ class Kind:
     @property
     def list_kind(self) -> str:
         return f"{self.kind}List"
+
+    @property
+    def served_subresources(self) -> tuple[Subresource, ...]:
+        """All subresources, as discovery and OpenAPI list them."""
+        return ((STATUS_SUBRESOURCE,) if self.status else ()) + self.subresources
 
     @cached_property
     def selectable_paths(self) -> tuple[tuple[str, tuple[str, ...]], ...]:

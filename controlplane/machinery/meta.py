@@ -27,6 +27,7 @@ LAST_APPLIED = "nodus.dev/last-applied"
 REQUEST_SUFFIX = "-requested-at"
 
 LABELS_MAX = 64
+"""Labels of the client; those that the server stamped come back in updates and do not count."""
 ANNOTATIONS_BYTES_MAX = 256 << 10
 FINALIZERS_MAX = 32
 OWNERS_MAX = 32
@@ -203,7 +204,7 @@ def _client_fields(raw: dict[str, Any], causes: list[Cause]) -> Document:
 def _labels(value: object, causes: list[Cause]) -> object:
     if not _is_text_map(value, "metadata.labels", causes):
         return value
-    if len(value) > LABELS_MAX:
+    if sum(not _is_reserved(key) for key in value) > LABELS_MAX:
         causes.append(Cause("metadata.labels", f"must have at most {LABELS_MAX} items", problems.TOO_MANY))
     for key, text in value.items():
         _check_key("metadata.labels", key, causes)

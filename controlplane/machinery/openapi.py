@@ -67,7 +67,7 @@ def _paths(kind: Kind) -> dict[str, Any]:
         everywhere = _operation(kind, Verb.LIST)
         everywhere["operationId"] += "ForAllNamespaces"
         paths[f"/{GROUP_PATH}/{kind.plural}"] = {"get": everywhere}
-    for subresource in kind.subresources:
+    for subresource in kind.served_subresources:
         operations = {_method(verb): _subresource_operation(kind, subresource, verb) for verb in subresource.verbs}
         paths[f"{root}/{kind.plural}/{{name}}/{subresource.name}"] = {**operations, "parameters": named}
     return paths
@@ -138,7 +138,9 @@ def _body(verb: Verb, name: str) -> dict[str, Any] | None:
 
 def _subresource_operation(kind: Kind, subresource: Subresource, verb: str) -> dict[str, Any]:
     is_text = subresource.name == "log"
-    schema = {"type": "string" if is_text else "object"}
+    schema: Schema = {"type": "string" if is_text else "object"}
+    if verb == "get" and not is_text:
+        schema = reference(f"{PREFIX}{kind.kind}")
     operation: dict[str, Any] = {
         "summary": subresource.description,
         "operationId": f"{verb}{kind.kind}{subresource.name.capitalize()}",
@@ -177,7 +179,7 @@ _SELECTORS = [
 _WRITE_PARAMETERS = [
     _DRY_RUN,
     _parameter("fieldManager", "Who writes."),
-    _parameter("fieldValidation", "What to do about unknown fields: Ignore, Warn or Strict."),
+    _parameter("fieldValidation", "Accepted; unknown fields are always refused, as with Strict."),
 ]
 _DELETE_PARAMETERS = [
     _DRY_RUN,

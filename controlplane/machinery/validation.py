@@ -65,24 +65,6 @@ def decode_object(value: object) -> Document:
     return value
 
 
-def duplicate_fields(content: bytes) -> list[str]:
-    """Names that occur twice in one JSON object of `content`, for clients that ask for `fieldValidation`.
-
-    Decoding takes the last of them; looking for them costs a second, slower pass, so it is not done unasked.
-    """
-    found: list[str] = []
-
-    def note(pairs: list[tuple[str, Any]]) -> None:
-        names: set[str] = set()
-        for name, _ in pairs:
-            if name in names:
-                found.append(name)
-            names.add(name)
-
-    json.loads(content, object_pairs_hook=note)
-    return sorted(set(found))
-
-
 def validated_spec(kind: Kind, raw: object, *, name: str = "") -> Document:
     """The canonical spec of `raw`: what is stored. Equal specs, however spelt, give equal results.
 
@@ -126,21 +108,6 @@ def refuse_unoffered(kind: Kind, spec: Document, *, name: str = "") -> None:
         fix=used[0].advice if len(used) == 1 else "Change each field in `details.causes` as its message says.",
         subject=(kind.plural, name),
     )
-
-
-def without_unknown_fields(kind: Kind, raw: Document) -> tuple[Document, list[str]]:
-    """`raw` without the fields its model does not know, and their paths: what `fieldValidation=Warn` asks for."""
-    if kind.spec is None:
-        return raw, []
-    try:
-        kind.spec.model_validate(without_nulls(raw))
-    except ValidationError as error:
-        unknown = [entry["loc"] for entry in error.errors(include_url=False) if entry["type"] == "extra_forbidden"]
-        kept: Any = raw
-        for location in unknown:
-            kept = _without(kept, location)
-        return kept, [_path("spec", location, kind.spec) for location in unknown]
-    return raw, []
 
 
 def causes_of(error: ValidationError, root: str, model: type[ApiModel]) -> Iterator[Cause]:
@@ -257,16 +224,6 @@ def _model_in(annotation: Any) -> type[ApiModel] | None:  # noqa: ANN401 - a typ
     if isinstance(annotation, type) and issubclass(annotation, ApiModel):
         return annotation
     return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
-
-
-def _without(value: Any, location: tuple[int | str, ...]) -> Any:  # noqa: ANN401 - JSON of any shape
-    """A copy of a JSON value without what is at `location`."""
-    first, *rest = location
-    if isinstance(first, int):
-        return [_without(item, tuple(rest)) if index == first else item for index, item in enumerate(value)]
-    if not rest:
-        return {name: field for name, field in value.items() if name != first}
-    return {**value, first: _without(value[first], tuple(rest))}
 
 
 def check_depth(value: Any) -> None:  # noqa: ANN401 - JSON of any shape

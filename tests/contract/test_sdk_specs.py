@@ -156,8 +156,8 @@ def test_a_function_with_every_option_is_understood_to_the_last_field() -> None:
     }
 
 
-async def test_the_objects_of_a_run_are_admitted_in_their_order(project: ProjectInMemory) -> None:
-    project.blobs.add(DIGEST)
+async def test_the_objects_of_a_run_are_admitted_in_their_order(memory: ProjectInMemory) -> None:
+    memory.blobs.add(DIGEST)
     app = {
         "kind": "App",
         "metadata": {
@@ -202,11 +202,11 @@ async def test_the_objects_of_a_run_are_admitted_in_their_order(project: Project
         },
         "apiVersion": "nodus.dev/v1",
     }
-    await project.create("App", app)
-    await project.create("Secret", secret)
-    stored = await project.create("Function", function)
+    await memory.create("App", app)
+    await memory.create("Secret", secret)
+    stored = await memory.create("Function", function)
     assert stored["spec"]["secrets"] == [{"name": "hello-64d6f0-06af82f0"}]
-    assert (await project.create("FunctionCall", call))["metadata"]["labels"]["nodus.dev/app"] == "hello-64d6f0"
+    assert (await memory.create("FunctionCall", call))["metadata"]["labels"]["nodus.dev/app"] == "hello-64d6f0"
 
 
 def test_an_image_with_build_steps_is_understood_and_unsupported() -> None:

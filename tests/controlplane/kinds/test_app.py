@@ -47,8 +47,8 @@ def test_an_app_stays_unless_it_says_otherwise() -> None:
     assert validated_spec(APP, {}) == {"ephemeral": False}
 
 
-async def test_a_new_app_is_version_one_and_ready_for_members(project: ProjectInMemory) -> None:
-    status = (await project.create("App", app_body()))["status"]
+async def test_a_new_app_is_version_one_and_ready_for_members(memory: ProjectInMemory) -> None:
+    status = (await memory.create("App", app_body()))["status"]
     assert status["phase"] == "Ready"
     assert status["version"] == 1
     assert status["deployTime"] == "2026-11-29T11:17:42Z"
@@ -57,14 +57,14 @@ async def test_a_new_app_is_version_one_and_ready_for_members(project: ProjectIn
     APP.status.model_validate(status)
 
 
-async def test_the_source_of_an_app_must_have_been_uploaded(project: ProjectInMemory) -> None:
+async def test_the_source_of_an_app_must_have_been_uploaded(memory: ProjectInMemory) -> None:
     with pytest.raises(ApiError) as error:
-        await project.create("App", app_body(source={"blob": BLOB}))
+        await memory.create("App", app_body(source={"blob": BLOB}))
     assert set(causes(error)) == {"spec.source.blob"}
-    project.blobs.add("0" * 64)
-    await project.create("App", app_body(source={"blob": BLOB}))
+    memory.blobs.add("0" * 64)
+    await memory.create("App", app_body(source={"blob": BLOB}))
     with pytest.raises(ApiError) as error:
-        await project.patch("App", "hello", source={"blob": OTHER_BLOB})
+        await memory.patch("App", "hello", source={"blob": OTHER_BLOB})
     assert set(causes(error)) == {"spec.source.blob"}
 
 
@@ -80,33 +80,33 @@ async def test_the_source_of_an_app_must_have_been_uploaded(project: ProjectInMe
         ({"metadata": {"annotations": {"note": "x"}}}, False),
     ],
 )
-async def test_a_deploy_counts_one_version(project: ProjectInMemory, change: Document, deploys: bool) -> None:
-    project.blobs |= {"0" * 64, "1" * 64}
-    stored = await project.create("App", app_body(source={"blob": BLOB}))
+async def test_a_deploy_counts_one_version(memory: ProjectInMemory, change: Document, deploys: bool) -> None:
+    memory.blobs |= {"0" * 64, "1" * 64}
+    stored = await memory.create("App", app_body(source={"blob": BLOB}))
     body = copy.deepcopy(stored)
     for part, fields in change.items():
         for field, value in fields.items():
             body[part][field] = {**body[part].get(field, {}), **value} if isinstance(value, dict) else value
     new = copy.deepcopy(body)
     new["metadata"]["generation"] = 1
-    await APP.strategy.prepare_update(stored, new, project.context(change, now=LATER))
+    await APP.strategy.prepare_update(stored, new, memory.context(change, now=LATER))
     assert new["status"]["version"] == (2 if deploys else 1)
     assert new["status"]["deployTime"] == ("2026-11-29T12:17:42Z" if deploys else "2026-11-29T11:17:42Z")
 
 
-async def test_an_ephemeral_app_counts_no_versions(project: ProjectInMemory) -> None:
-    await project.create("App", app_body(ephemeral=True))
-    assert (await project.patch("App", "hello", description="new"))["status"]["version"] == 1
+async def test_an_ephemeral_app_counts_no_versions(memory: ProjectInMemory) -> None:
+    await memory.create("App", app_body(ephemeral=True))
+    assert (await memory.patch("App", "hello", description="new"))["status"]["version"] == 1
 
 
-async def test_an_app_cannot_become_ephemeral(project: ProjectInMemory) -> None:
-    await project.create("App", app_body())
+async def test_an_app_cannot_become_ephemeral(memory: ProjectInMemory) -> None:
+    await memory.create("App", app_body())
     with pytest.raises(ApiError) as error:
-        await project.patch("App", "hello", ephemeral=True)
+        await memory.patch("App", "hello", ephemeral=True)
     assert set(causes(error, Reason.FIELD_IMMUTABLE)) == {"spec.ephemeral"}
 
 
-async def test_an_app_observes_its_own_generation(project: ProjectInMemory) -> None:
-    await project.create("App", app_body())
-    new = await project.patch("App", "hello", description="new")
+async def test_an_app_observes_its_own_generation(memory: ProjectInMemory) -> None:
+    await memory.create("App", app_body())
+    new = await memory.patch("App", "hello", description="new")
     assert new["status"]["observedGeneration"] == new["metadata"]["generation"] == 2

@@ -44,6 +44,11 @@ def test_an_image_object_leaves_the_image_unset() -> None:
     assert "image" not in validated_spec(FUNCTION, function_spec(imageRef="img-1"))
 
 
+def test_an_image_object_excludes_an_image() -> None:
+    _, [cause] = judged_spec(FUNCTION, function_spec(imageRef="img-1", image="nodus/python:3.11"))
+    assert (cause.field, cause.reason) == ("spec.imageRef", "FieldValueForbidden")
+
+
 SHORT_FORMS = [
     ("secrets", ["hf", {"name": "b", "version": 2}], [{"name": "hf"}, {"name": "b", "version": 2}]),
     ("timeout", "1m", "60s"),
@@ -275,8 +280,8 @@ def test_an_empty_list_of_what_is_not_offered_is_no_use_of_it(field: str) -> Non
     assert validated_spec(FUNCTION, function_spec(**{field: []}))
 
 
-async def test_a_new_function_takes_calls_without_workers(project: ProjectInMemory) -> None:
-    document = await project.create("Function", function_body())
+async def test_a_new_function_takes_calls_without_workers(memory: ProjectInMemory) -> None:
+    document = await memory.create("Function", function_body())
     status = document["status"]
     assert (status["phase"], status["reason"]) == ("Running", "Idle")
     assert {c["type"]: (c["status"], c["reason"]) for c in status["conditions"]} == {
@@ -298,16 +303,16 @@ async def test_a_new_function_takes_calls_without_workers(project: ProjectInMemo
     ],
 )
 async def test_a_new_function_says_what_it_waits_for(
-    project: ProjectInMemory, fields: dict[str, Any], phase: str, ready: tuple[str, str]
+    memory: ProjectInMemory, fields: dict[str, Any], phase: str, ready: tuple[str, str]
 ) -> None:
-    status = (await project.create("Function", function_body(**fields)))["status"]
+    status = (await memory.create("Function", function_body(**fields)))["status"]
     assert status["phase"] == phase
     assert (status["conditions"][0]["status"], status["conditions"][0]["reason"]) == ready
 
 
-async def test_a_function_joins_the_app_that_its_client_names(project: ProjectInMemory) -> None:
-    await project.create("App", APP)
-    document = await project.create("Function", named("hello-square", **IN_APP))
+async def test_a_function_joins_the_app_that_its_client_names(memory: ProjectInMemory) -> None:
+    await memory.create("App", APP)
+    document = await memory.create("Function", named("hello-square", **IN_APP))
     assert document["metadata"]["labels"] == {"sdk.nodus.dev/app": "hello", "nodus.dev/app": "hello"}
     assert document["metadata"]["ownerReferences"] == [
         {
@@ -322,30 +327,30 @@ async def test_a_function_joins_the_app_that_its_client_names(project: ProjectIn
     assert document["status"]["appVersion"] == 1
 
 
-async def test_a_function_of_an_app_that_is_not_there_stays_alone(project: ProjectInMemory) -> None:
-    document = await project.create("Function", named("hello-square", **IN_APP))
+async def test_a_function_of_an_app_that_is_not_there_stays_alone(memory: ProjectInMemory) -> None:
+    document = await memory.create("Function", named("hello-square", **IN_APP))
     assert document["metadata"]["labels"] == IN_APP
     assert "ownerReferences" not in document["metadata"]
 
 
-async def test_a_function_moves_with_the_label_of_its_client(project: ProjectInMemory) -> None:
-    await project.create("App", APP)
+async def test_a_function_moves_with_the_label_of_its_client(memory: ProjectInMemory) -> None:
+    await memory.create("App", APP)
     other = {"apiVersion": "nodus.dev/v1", "kind": "Project", "name": "p", "uid": "prj_p"}
     body = named("square")
     body["metadata"]["ownerReferences"] = [other]
-    await project.create("Function", body)
+    await memory.create("Function", body)
     body["metadata"]["labels"] = dict(IN_APP)
-    joined = await project.update("Function", "square", body)
+    joined = await memory.update("Function", "square", body)
     assert joined["metadata"]["labels"]["nodus.dev/app"] == "hello"
     assert [owner["kind"] for owner in joined["metadata"]["ownerReferences"]] == ["Project", "App"]
-    assert await project.update("Function", "square", copy.deepcopy(joined)) == joined
+    assert await memory.update("Function", "square", copy.deepcopy(joined)) == joined
     body["metadata"]["labels"] = {}
-    left = await project.update("Function", "square", body)
+    left = await memory.update("Function", "square", body)
     assert "labels" not in left["metadata"]
     assert left["metadata"]["ownerReferences"] == [other]
 
 
-async def test_what_a_function_refers_to_must_exist(project: ProjectInMemory) -> None:
+async def test_what_a_function_refers_to_must_exist(memory: ProjectInMemory) -> None:
     body = function_body(
         code={"module": "app", "qualname": "f", "blob": BLOB},
         imageRef="img-1",
@@ -353,55 +358,63 @@ async def test_what_a_function_refers_to_must_exist(project: ProjectInMemory) ->
         env=[{"name": "A"}, {"name": "B", "valueFrom": {"secretKeyRef": {"name": "b", "key": "k"}}}],
     )
     with pytest.raises(ApiError) as error:
-        await project.create("Function", body)
+        await memory.create("Function", body)
     assert set(causes(error)) == {
         "spec.code.blob",
         "spec.imageRef",
         "spec.secrets[0].name",
         "spec.env[1].valueFrom.secretKeyRef.name",
     }
-    project.blobs.add("0" * 64)
-    await project.create("Image", {"metadata": {"name": "img-1"}, "spec": {"base": "nodus/python:3.11"}})
+    memory.blobs.add("0" * 64)
+    await memory.create("Image", {"metadata": {"name": "img-1"}, "spec": {"base": "nodus/python:3.11"}})
     for name in ("a", "b"):
-        await project.create("Secret", {"metadata": {"name": name}, "spec": {}})
-    assert await project.create("Function", body)
+        await memory.create("Secret", {"metadata": {"name": name}, "spec": {}})
+    assert await memory.create("Function", body)
 
 
-async def test_a_function_whose_secret_is_gone_can_still_be_stopped(project: ProjectInMemory) -> None:
-    await project.create("Secret", {"metadata": {"name": "a"}, "spec": {}})
-    await project.create("Function", function_body(secrets=["a"]))
-    del project.objects["Secret", "a"]
-    stopped = await project.patch("Function", "square", state="Stopped")
+async def test_a_function_whose_secret_is_gone_can_still_be_stopped(memory: ProjectInMemory) -> None:
+    await memory.create("Secret", {"metadata": {"name": "a"}, "spec": {}})
+    await memory.create("Function", function_body(secrets=["a"]))
+    del memory.objects["Secret", "a"]
+    stopped = await memory.patch("Function", "square", state="Stopped")
     assert stopped["spec"]["state"] == "Stopped"
     with pytest.raises(ApiError) as error:
-        await project.patch("Function", "square", secrets=["b"])
+        await memory.patch("Function", "square", secrets=["b"])
     assert set(causes(error)) == {"spec.secrets[0].name"}
 
 
-async def test_the_cost_cap_only_rises(project: ProjectInMemory) -> None:
-    await project.create("Function", function_body(maxCostUSD="5"))
-    raised = await project.patch("Function", "square", maxCostUSD="10")
+async def test_an_image_object_must_hold_the_python_of_the_function(memory: ProjectInMemory) -> None:
+    await memory.create("Image", {"metadata": {"name": "img-1"}, "spec": {"base": "nodus/python:3.11"}})
+    await memory.create("Function", function_body(imageRef="img-1"))
+    with pytest.raises(ApiError) as error:
+        await memory.patch("Function", "square", python="3.12")
+    assert set(causes(error)) == {"spec.imageRef"}
+
+
+async def test_the_cost_cap_only_rises(memory: ProjectInMemory) -> None:
+    await memory.create("Function", function_body(maxCostUSD="5"))
+    raised = await memory.patch("Function", "square", maxCostUSD="10")
     assert raised["status"]["cost"]["limitUSD"] == "10.00"
     with pytest.raises(ApiError) as error:
-        await project.patch("Function", "square", maxCostUSD="9.999999")
+        await memory.patch("Function", "square", maxCostUSD="9.999999")
     assert set(causes(error, Reason.FIELD_IMMUTABLE)) == {"spec.maxCostUSD"}
     assert error.value.details == {"diff": ["spec.maxCostUSD"]}
-    uncapped = await project.patch("Function", "square", maxCostUSD=None)
+    uncapped = await memory.patch("Function", "square", maxCostUSD=None)
     assert "limitUSD" not in uncapped["status"]["cost"]
 
 
-async def test_status_repeats_a_new_image_at_once(project: ProjectInMemory) -> None:
-    await project.create("Function", function_body())
-    project.objects["Function", "square"]["status"]["image"]["digest"] = "sha256:old"
-    new = await project.patch("Function", "square", python="3.12", image="nodus/python:3.12")
+async def test_status_repeats_a_new_image_at_once(memory: ProjectInMemory) -> None:
+    await memory.create("Function", function_body())
+    memory.objects["Function", "square"]["status"]["image"]["digest"] = "sha256:old"
+    new = await memory.patch("Function", "square", python="3.12", image="nodus/python:3.12")
     assert new["status"]["image"] == {"reference": "nodus/python:3.12"}
 
 
-async def test_the_version_of_the_app_is_noted_with_each_change(project: ProjectInMemory) -> None:
-    app = await project.create("App", APP)
-    await project.create("Function", named("hello-square", **IN_APP))
+async def test_the_version_of_the_app_is_noted_with_each_change(memory: ProjectInMemory) -> None:
+    app = await memory.create("App", APP)
+    await memory.create("Function", named("hello-square", **IN_APP))
     app["status"]["version"] = 4
-    assert (await project.patch("Function", "hello-square", timeout="10s"))["status"]["appVersion"] == 4
+    assert (await memory.patch("Function", "hello-square", timeout="10s"))["status"]["appVersion"] == 4
 
 
 def test_cancelling_a_function_is_told_apart_from_stopping_it() -> None:

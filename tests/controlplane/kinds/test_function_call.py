@@ -27,10 +27,10 @@ def json_inline(text: str) -> Document:
 
 
 @pytest.fixture
-async def served(project: ProjectInMemory) -> ProjectInMemory:
+async def served(memory: ProjectInMemory) -> ProjectInMemory:
     """A project with the Function `square`."""
-    await project.create("Function", function_body(timeout="60s"))
-    return project
+    await memory.create("Function", function_body(timeout="60s"))
+    return memory
 
 
 def test_a_minimal_call_is_stored_with_its_defaults() -> None:

@@ -69,18 +69,18 @@ def test_a_build_that_is_wrong_is_told_where(spec: Document, field: str) -> None
     assert [cause.field for cause in found] == [field]
 
 
-async def test_an_image_of_the_catalog_is_ready_at_once(project: ProjectInMemory) -> None:
-    document = await project.create("Image", image_body(base=BASE))
+async def test_an_image_of_the_catalog_is_ready_at_once(memory: ProjectInMemory) -> None:
+    document = await memory.create("Image", image_body(base=BASE))
     status = document["status"]
     assert (status["phase"], status["reference"], status["python"]) == ("Ready", BASE, "3.11")
     assert status["conditions"][0]["status"] == "True"
     assert IMAGE.status is not None
     IMAGE.status.model_validate(status)
-    new = await project.patch("Image", "img-1", base="nodus/python:3.12")
+    new = await memory.patch("Image", "img-1", base="nodus/python:3.12")
     assert (new["status"]["python"], new["status"]["observedGeneration"]) == ("3.12", 2)
 
 
-async def test_the_python_of_an_image_is_that_of_its_base(project: ProjectInMemory) -> None:
+async def test_the_python_of_an_image_is_that_of_its_base(memory: ProjectInMemory) -> None:
     with pytest.raises(ApiError) as error:
-        await project.create("Image", image_body(base=BASE, python="3.12"))
+        await memory.create("Image", image_body(base=BASE, python="3.12"))
     assert set(causes(error)) == {"spec.python"}

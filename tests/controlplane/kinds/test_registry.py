@@ -95,12 +95,12 @@ def test_paths_in_a_row_lead_to_fields_of_its_models(kind: Kind) -> None:
 
 
 @ROWS
-async def test_every_cell_of_a_new_object_can_be_shown(kind: Kind, project: ProjectInMemory) -> None:
+async def test_every_cell_of_a_new_object_can_be_shown(kind: Kind, memory: ProjectInMemory) -> None:
     if kind.kind in WRITTEN_BY_THE_SERVER:
         document = WRITTEN_BY_THE_SERVER[kind.kind]
     else:
-        await project.create("Function", function_body())
-        document = await project.create(kind.kind, EXAMPLES[kind.kind])
+        await memory.create("Function", function_body())
+        document = await memory.create(kind.kind, EXAMPLES[kind.kind])
     for column in kind.columns:
         cell = column.read(document, NOW + timedelta(minutes=5))
         assert isinstance(cell, (str, int)), column.name
@@ -115,9 +115,9 @@ def test_every_kind_has_an_example_here() -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-async def test_the_status_of_a_new_object_is_one_of_its_model(name: str, project: ProjectInMemory) -> None:
-    await project.create("Function", function_body())
-    document = await project.create(name, EXAMPLES[name])
+async def test_the_status_of_a_new_object_is_one_of_its_model(name: str, memory: ProjectInMemory) -> None:
+    await memory.create("Function", function_body())
+    document = await memory.create(name, EXAMPLES[name])
     kind = KINDS[name]
     assert kind.status is not None
     assert kind.status.model_validate(document["status"]).to_wire() == document["status"]

@@ -45,52 +45,50 @@ def test_each_field_takes_exactly_what_is_within_its_bounds(field: str, good: li
         assert all(cause.field.startswith(f"spec.{field}") for cause in found)
 
 
-async def test_values_are_taken_out_of_the_document(project: ProjectInMemory) -> None:
+async def test_values_are_taken_out_of_the_document(memory: ProjectInMemory) -> None:
     body = secret_body(data={"A": encoded(b"\x00\xff"), "B": encoded(b"data")}, stringData={"B": "text", "C": "é"})
-    document = await project.create("Secret", body)
+    document = await memory.create("Secret", body)
     assert take_values(document) == {"A": b"\x00\xff", "B": b"text", "C": "é".encode()}
     assert document["spec"] == {"type": "Opaque"}
     assert take_values(document) is None
 
 
-async def test_an_empty_map_of_values_is_a_version_without_keys(project: ProjectInMemory) -> None:
-    assert take_values(await project.create("Secret", secret_body(stringData={}))) == {}
+async def test_an_empty_map_of_values_is_a_version_without_keys(memory: ProjectInMemory) -> None:
+    assert take_values(await memory.create("Secret", secret_body(stringData={}))) == {}
 
 
-async def test_the_values_of_a_version_are_limited_as_a_whole(project: ProjectInMemory) -> None:
+async def test_the_values_of_a_version_are_limited_as_a_whole(memory: ProjectInMemory) -> None:
     half = VALUES_BYTES_MAX // 2 - 1
     fits = secret_body(data={"A": encoded(b"x" * half)}, stringData={"B": "x" * half})
-    values = take_values(await project.create("Secret", fits))
+    values = take_values(await memory.create("Secret", fits))
     assert values is not None
     assert values_bytes(values) == VALUES_BYTES_MAX
     with pytest.raises(ApiError) as error:
-        await project.create(
-            "Secret", secret_body(data={"A": encoded(b"x" * half)}, stringData={"B": "x" * (half + 1)})
-        )
+        await memory.create("Secret", secret_body(data={"A": encoded(b"x" * half)}, stringData={"B": "x" * (half + 1)}))
     assert set(causes(error)) == {"spec.data"}
     with pytest.raises(ApiError) as error:
-        await project.patch("Secret", "hf", stringData={"B": "x" * VALUES_BYTES_MAX})
+        await memory.patch("Secret", "hf", stringData={"B": "x" * VALUES_BYTES_MAX})
     assert set(causes(error)) == {"spec.data"}
 
 
-async def test_a_registry_secret_needs_its_three_keys(project: ProjectInMemory) -> None:
+async def test_a_registry_secret_needs_its_three_keys(memory: ProjectInMemory) -> None:
     with pytest.raises(ApiError) as error:
-        await project.create("Secret", secret_body(type="Registry", stringData={"username": "u"}))
+        await memory.create("Secret", secret_body(type="Registry", stringData={"username": "u"}))
     assert set(causes(error)) == {"spec.stringData.password", "spec.stringData.server"}
     values = {"username": "u", "password": "p", "server": "s"}
-    assert await project.create("Secret", secret_body(type="Registry", stringData=values))
+    assert await memory.create("Secret", secret_body(type="Registry", stringData=values))
 
 
-async def test_the_type_of_a_secret_is_immutable(project: ProjectInMemory) -> None:
-    await project.create("Secret", secret_body())
+async def test_the_type_of_a_secret_is_immutable(memory: ProjectInMemory) -> None:
+    await memory.create("Secret", secret_body())
     with pytest.raises(ApiError) as error:
-        await project.patch("Secret", "hf", type="Registry")
+        await memory.patch("Secret", "hf", type="Registry")
     assert set(causes(error, Reason.FIELD_IMMUTABLE)) == {"spec.type"}
 
 
-async def test_a_secret_goes_with_the_app_that_its_client_names(project: ProjectInMemory) -> None:
-    await project.create("App", {"metadata": {"name": "hello"}, "spec": {}})
-    document = await project.create("Secret", secret_body())
+async def test_a_secret_goes_with_the_app_that_its_client_names(memory: ProjectInMemory) -> None:
+    await memory.create("App", {"metadata": {"name": "hello"}, "spec": {}})
+    document = await memory.create("Secret", secret_body())
     assert document["metadata"]["ownerReferences"][0]["uid"] == "app_hello"
     assert document["metadata"]["labels"]["nodus.dev/app"] == "hello"
     assert document["status"] == {"phase": "Ready", "keys": [], "version": 0, "versions": []}

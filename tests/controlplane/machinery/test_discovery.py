@@ -32,7 +32,7 @@ def test_a_kind_is_listed_with_its_names_and_verbs_and_its_subresources_after_it
         "shortNames": ["fn"],
         "categories": ["nodus"],
     }
-    assert names[at + 1 : at + 4] == ["functions/log", "functions/calls", "functions/claims"]
+    assert names[at + 1 : at + 5] == [f"functions/{name}" for name in ("status", "log", "calls", "claims")]
     assert resources[names.index("attempts")]["verbs"] == ["get", "list", "watch"]
     assert resources[names.index("projects")]["namespaced"] is False
 

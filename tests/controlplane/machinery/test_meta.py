@@ -129,6 +129,9 @@ def test_objects_of_the_organisation_have_no_namespace() -> None:
         ({"labels": {"a": None}}, ["metadata.labels[a]"]),
         ({"labels": ["a"]}, ["metadata.labels"]),
         ({"labels": "a"}, ["metadata.labels"]),
+        ({"labels": []}, ["metadata.labels"]),
+        ({"finalizers": {}}, ["metadata.finalizers"]),
+        ({"annotations": ["a"]}, ["metadata.annotations"]),
         ({"labels": {"-a": "x"}}, ["metadata.labels"]),
         ({"labels": {"a/b/c": "x"}}, ["metadata.labels"]),
         ({"labels": {"A.b/c": "x"}}, ["metadata.labels"]),
@@ -205,6 +208,13 @@ def test_sending_back_what_was_read_changes_nothing() -> None:
     metadata, found = updated(STORED)
     assert not found
     assert metadata == STORED
+
+
+def test_labels_of_the_server_do_not_use_up_those_of_the_client() -> None:
+    own = {f"k{index}": "" for index in range(LABELS_MAX)}
+    metadata, found = updated({"labels": {**own, "nodus.dev/app": "x"}})
+    assert not found
+    assert len(metadata["labels"]) == LABELS_MAX + 1
 
 
 @pytest.mark.parametrize(

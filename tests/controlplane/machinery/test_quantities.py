@@ -83,6 +83,7 @@ def test_the_canonical_duration_means_the_same_time(nanoseconds: int) -> None:
         ("0.5Ki", "512"),
         ("1536Ki", "1536Ki"),
         ("1025", "1025"),
+        ("1.0009765625Ki", "1025"),
         ("0", "0"),
         ("0Gi", "0"),
         ("100n", "100n"),

@@ -10,6 +10,7 @@ from controlplane.errors import ApiError, Reason
 from controlplane.kinds.registry import KINDS
 from controlplane.machinery.selectors import (
     TERMS_MAX,
+    VALUES_MAX,
     FieldTerm,
     LabelOperator,
     LabelTerm,
@@ -84,6 +85,7 @@ def test_a_label_selector_is_read_as_kubernetes_reads_it(text: str, terms: tuple
         "a=(b)",
         "in (a)",
         ",".join(f"k{i}" for i in range(TERMS_MAX + 1)),
+        f"k in ({','.join(map(str, range(VALUES_MAX + 1)))})",
         "a=" + "b" * 20_000,
     ],
 )
@@ -163,7 +165,17 @@ def test_a_field_selector_is_read_as_kubernetes_reads_it(text: str, terms: tuple
     assert parse_fields(text, CALL) == terms
 
 
-@pytest.mark.parametrize("text", ["metadata.name", "=a", "status.phase=a=b", r"status.phase=a\b", "status.phase=a\\"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "metadata.name",
+        "=a",
+        "status.phase=a=b",
+        ",".join(["metadata.name=a"] * (TERMS_MAX + 1)),
+        r"status.phase=a\b",
+        "status.phase=a\\",
+    ],
+)
 def test_an_unreadable_field_selector_is_a_bad_request(text: str) -> None:
     with pytest.raises(ApiError) as error:
         parse_fields(text, CALL)

@@ -12,10 +12,8 @@ from controlplane.machinery.validation import (
     decode_json,
     decode_object,
     decode_yaml,
-    duplicate_fields,
     judged_spec,
     validated_spec,
-    without_unknown_fields,
 )
 from tests.fixtures.admission import causes, function_spec
 
@@ -97,11 +95,6 @@ def test_yaml_that_json_could_not_say_is_a_bad_request(content: bytes) -> None:
     assert error.value.reason is Reason.BAD_REQUEST
 
 
-def test_repeated_fields_are_found_at_every_depth() -> None:
-    assert duplicate_fields(b'{"a": 1, "b": [{"c": 1, "c": 2}], "a": 2}') == ["a", "c"]
-    assert duplicate_fields(b'{"a": {"b": 1}, "b": 2}') == []
-
-
 def test_every_problem_of_a_spec_is_told_at_once_with_its_path() -> None:
     raw = {
         "code": {"module": "1a", "cls": {"name": "x", "method": []}},
@@ -164,14 +157,6 @@ def test_a_required_field_that_is_null_is_missing() -> None:
     with pytest.raises(ApiError) as error:
         validated_spec(FUNCTION, function_spec(python=None))
     assert causes(error)["spec.python"].reason == "FieldValueRequired"
-
-
-def test_unknown_fields_can_be_left_out_and_named_instead() -> None:
-    raw = function_spec(timeot="1s", env=[{"name": "A", "vale": "x"}], scaling={"max": 1})
-    kept, unknown = without_unknown_fields(FUNCTION, raw)
-    assert kept == function_spec(env=[{"name": "A"}], scaling={})
-    assert sorted(unknown) == ["spec.env[0].vale", "spec.scaling.max", "spec.timeot"]
-    assert without_unknown_fields(FUNCTION, kept) == (kept, [])
 
 
 def test_what_is_not_offered_is_unsupported_with_advice_for_each_part() -> None:
