@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeVar
 
 from pydantic import ValidationError
@@ -21,6 +22,7 @@ async def read_typed(request: Request, model: type[Body], bytes_max: int) -> Bod
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        causes = tuple(causes_of(error, "", model))
+        # The path of a field of the body itself has nothing before its first dot.
+        causes = tuple(replace(cause, field=cause.field.lstrip(".")) for cause in causes_of(error, "", model))
         told = "; ".join(f"{cause.field}: {cause.message}" for cause in causes)
         raise ApiError(Reason.INVALID, f"the body is invalid: {told}", causes=causes) from None
