@@ -119,7 +119,18 @@ def _text_map(description: str) -> Schema:
 
 
 def _meta_schemas() -> dict[str, Schema]:
-    object_meta = {
+    """What Kubernetes defines for every group, as far as it is served."""
+    return {
+        f"{META_PREFIX}ObjectMeta": _object("Metadata of an object.", _object_meta_fields()),
+        f"{META_PREFIX}ListMeta": _object("Metadata of a list.", _list_meta_fields()),
+        f"{META_PREFIX}Status": _object("An error, or the outcome of a delete.", _status_fields()),
+        f"{META_PREFIX}DeleteOptions": _object("How to delete.", _delete_options_fields()),
+        f"{META_PREFIX}Patch": {"type": "object", "description": "A merge patch, or the operations of a JSON patch."},
+    }
+
+
+def _object_meta_fields() -> dict[str, Schema]:
+    return {
         "name": _text("Name of the object, unique among those of its kind in the project."),
         "generateName": _text("Prefix of a name that the server completes, when `name` is absent."),
         "namespace": _text("The project. Objects of the organisation have none."),
@@ -146,7 +157,10 @@ def _meta_schemas() -> dict[str, Schema]:
             "items": reference(f"{PREFIX}{OwnerReference.__name__}"),
         },
     }
-    list_meta = {
+
+
+def _list_meta_fields() -> dict[str, Schema]:
+    return {
         "resourceVersion": _text("The version at which the list is exact; watch from here."),
         "continue": _text("Token for the next page; absent on the last one."),
         "remainingItemCount": {
@@ -155,6 +169,9 @@ def _meta_schemas() -> dict[str, Schema]:
             "description": "Objects after this page, if known.",
         },
     }
+
+
+def _status_fields() -> dict[str, Schema]:
     cause = {
         "reason": _text("The problem in one word."),
         "field": _text("Path of the field."),
@@ -168,8 +185,9 @@ def _meta_schemas() -> dict[str, Schema]:
         "causes": {"type": "array", "description": "Every problem.", "items": _object("One problem.", cause)},
         "retryAfterSeconds": {"type": "integer", "description": "When to try again."},
     }
-    status = {
+    return {
         **_type_fields("Status"),
+        "apiVersion": _text("Always v1."),
         "metadata": _described(f"{META_PREFIX}ListMeta", "Empty."),
         "status": _text("Success or Failure."),
         "code": {"type": "integer", "format": "int32", "description": "The HTTP status."},
@@ -180,21 +198,16 @@ def _meta_schemas() -> dict[str, Schema]:
         "docs": _text("Where the error code is explained."),
         "requestId": _text("Names the request in the server's logs."),
     }
-    status["apiVersion"] = _text("Always v1.")
+
+
+def _delete_options_fields() -> dict[str, Schema]:
     preconditions = {"uid": _text("The uid it must have."), "resourceVersion": _text("The version it must have.")}
-    delete_options = {
+    return {
         **_type_fields("DeleteOptions"),
         "propagationPolicy": _text("What happens to what it owns.", enum=["Foreground", "Background", "Orphan"]),
         "gracePeriodSeconds": {"type": "integer", "format": "int64", "description": "Ignored."},
         "dryRun": {"type": "array", "description": "All: rehearse only.", "items": {"type": "string"}},
         "preconditions": _object("What must be true of the object.", preconditions),
-    }
-    return {
-        f"{META_PREFIX}ObjectMeta": _object("Metadata of an object.", object_meta),
-        f"{META_PREFIX}ListMeta": _object("Metadata of a list.", list_meta),
-        f"{META_PREFIX}Status": _object("An error, or the outcome of a delete.", status),
-        f"{META_PREFIX}DeleteOptions": _object("How to delete.", delete_options),
-        f"{META_PREFIX}Patch": {"type": "object", "description": "A merge patch, or the operations of a JSON patch."},
     }
 
 
