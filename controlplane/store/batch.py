@@ -217,7 +217,7 @@ class Batch:
     def _record(self, kind: ChangeType, key: Key, live: Live, previous: Live | None) -> None:
         assert isinstance(live.raw, bytes)
         metadata = live.document["metadata"]
-        owners = dict.fromkeys(_storable_text(owner["uid"]) for owner in metadata.get("ownerReferences") or ())
+        owners = dict.fromkeys([_storable_text(owner["uid"]) for owner in metadata.get("ownerReferences") or ()])
         change = Change(
             rv=live.rv,
             type=kind,
@@ -249,6 +249,8 @@ def _same(stored: Document, offered: Document) -> bool:
 
 
 def _storable(fields: dict[str, str]) -> dict[str, str]:
+    if not any("\0" in value for value in fields.values()):
+        return fields
     return {path: _storable_text(value) for path, value in fields.items()}
 
 
