@@ -124,6 +124,12 @@ class CallBook:
         """
         self.deferred.append((keys, apply))
 
+    @property
+    def changes_queue(self) -> bool:
+        """Whether something unwritten decides what a look at the queue finds; a report alone does not."""
+        queued = (CallState.QUEUED in (self._stored_states[uid], self._rows[uid].state) for uid in self._changed)
+        return bool(self._opened or self._turns or self._closed) or self._forget_engine or any(queued)
+
     def forget_engine(self) -> None:
         """Treat every call as one that no workflow knows: the engine's database is a new one."""
         self._forget_engine = True

@@ -66,10 +66,12 @@ class Dispatcher:
             await tx.load([key for keys, _ in deferred for key in keys])
             for _, apply in deferred:
                 apply(tx)
-        await book.flush(connection)
+        if book.changes_queue:
+            await book.flush(connection)
         demand = self._demand(book)
         if demand:
             await self._serve(tx, connection, book, demand)
+        await book.flush(connection)
         self._waiting.join(book.wants)
 
     def committed(self) -> None:
@@ -122,8 +124,9 @@ class Dispatcher:
                     book.close_session(function_uid, session)
                 if picked.look_again or handed < len(picked.taken):
                     again.append(function_uid)
-            await book.flush(connection)
             demand = {uid: demand[uid] for uid in again}
+            if demand:
+                await book.flush(connection)
 
     async def _read_lag(self, tx: Tx, connection: Connection) -> None:
         """Whether the engine is beyond its budget, at most a moment old: the budget is a soft one."""
@@ -149,6 +152,7 @@ class Dispatcher:
         held = [want for wants in demand.values() for want in wants if want not in new]
         if not held:
             return demand
+        await book.flush(connection)
         valid = await alive(connection, [(want.claimant.attempt, want.claim_seq) for want in held])
         void = {want for want in held if want.claimant.attempt not in valid}
         self._waiting.release(void)

@@ -74,8 +74,12 @@ class FunctionCallHooks(PlainHooks):
 
     def updated(self, tx: Tx, key: Key, old: Document, new: Document) -> Document:
         cancelled = new["spec"].get("state") == "Cancelled" and old["spec"].get("state") != "Cancelled"
-        if not cancelled or transitions.is_terminal(old):
+        if not cancelled:
             return new
+        if transitions.is_terminal(old):
+            # It came too late and has no effect: the object goes on saying what the call was when it ended.
+            metadata = {**new["metadata"], "generation": old["metadata"].get("generation", 1)}
+            return {**new, "metadata": metadata, "spec": old["spec"]}
         return _cancel(tx, _row(tx, new, tx.rows(CALL_BY_UID, new["metadata"]["uid"])), new)
 
     def reads_delete(self, key: Key) -> Reads:

@@ -35,6 +35,7 @@ class WaitingClaims:
         self._joined: list[Want] = []
         self._woken: set[str] = set()
         self._wake = asyncio.Event()
+        self._closed = False
 
     # The claims route.
 
@@ -54,7 +55,8 @@ class WaitingClaims:
             self.release([want])
 
     def close(self) -> None:
-        """Answer every held claim with nothing: this process stops, and the workers claim again elsewhere."""
+        """Hold no claim any more: this process stops, and the workers claim again elsewhere."""
+        self._closed = True
         self.release([want for wants in self._held.values() for want in wants])
 
     # The dispatcher.
@@ -74,7 +76,7 @@ class WaitingClaims:
                 self._drop(want)
                 want.resolve(want.offered, [])
         for want in self._joined:
-            if want.offered or not want.hold or want.expired:
+            if want.offered or not want.hold or want.expired or self._closed:
                 want.resolve(want.offered, [])
             else:
                 self._hold(want)
