@@ -203,9 +203,8 @@ class RunWorkerActivities:
 def worker_exit(report: WorkerReport) -> WorkerExit:
     """A supervisor's report in the words of the contract."""
     ending = report.ending
-    if ending is None or not ending.started:
-        message = report.problem or "the sandbox ended before the worker began; the worker's log says why"
-        return WorkerExit(outcome=NOT_STARTED, message=message)
+    if ending is None:
+        return WorkerExit(outcome=NOT_STARTED, message=report.problem or "")
     if report.problem is not None:
         outcome, message = KILLED, report.problem
     elif report.out_of_memory and ending.signal is not None:

@@ -72,6 +72,7 @@ class LogCollector:
         self._waiting: deque[tuple[Line, int]] = deque()
         self._waiting_bytes = 0
         self._dropped = 0
+        self._refused = False
         self._arrived = asyncio.Event()
         self._closing = asyncio.Event()
         self._next_seq = 1
@@ -110,6 +111,8 @@ class LogCollector:
         return self.limits.waiting_bytes_max - self._waiting_bytes
 
     def _append(self, line: Line, size: int) -> None:
+        if self._refused:
+            return
         self._waiting.append((line, size))
         self._waiting_bytes += size
         self._arrived.set()
@@ -145,7 +148,7 @@ class LogCollector:
                     await self._closing.wait()
             while self._waiting:
                 if not await self._send(self._cut_chunk()):
-                    self._allowance.forbid()
+                    self._refused = True
                     self._waiting.clear()
 
     def _cut_chunk(self) -> Chunk:
@@ -265,10 +268,6 @@ class _Allowance:
         """Whether a whole read would fit: below that, resuming would only make a mark of every other line."""
         self._refill()
         return min(self._tokens, self._left) >= min(_READ_BYTES, self._limits.burst_bytes_max)
-
-    def forbid(self) -> None:
-        """Take nothing any more."""
-        self._left = 0
 
     def _refill(self) -> None:
         now = time.monotonic()

@@ -48,11 +48,10 @@ class Command:
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """How the process ended: one of `exit_code` and `signal` is set. `started` is false when the worker never ran."""
+    """How the process ended: one of `exit_code` and `signal` is set."""
 
     exit_code: int | None
     signal: int | None
-    started: bool
     ran_seconds: float
 
 
@@ -76,14 +75,15 @@ class SandboxProcess:
         self._control = control
         self._status = status
         self._started_at = time.monotonic()
+        self._told = b""
         self.stdout = stdout
         self.stderr = stderr
 
     @classmethod
     async def start(cls, spec: SandboxSpec, command: Command, tools: Tools, cgroup: Cgroup | None) -> SandboxProcess:
-        """Make the sandbox, put it into `cgroup` and let the worker go.
+        """Make the sandbox, put it into `cgroup`, let the worker go and return when it has begun.
 
-        Raises SandboxUnavailableError with bubblewrap's own words when the sandbox cannot be made.
+        Raises SandboxUnavailableError with bubblewrap's or init's own words when it does not come so far.
         """
         descriptors = _Descriptors()
         try:
@@ -94,9 +94,9 @@ class SandboxProcess:
         descriptors.close_child_ends()
         try:
             async with asyncio.timeout(_SETUP_SECONDS_MAX):
-                told = await _read_until_closed(info)
-            process._hold_inner(told, cgroup)
-            os.write(gate, b"g")
+                process._hold_inner(await _read_until_closed(info), cgroup)
+                os.write(gate, b"g")
+                await process._worker_started()
         except BaseException as error:
             process.kill()
             await process.wait()
@@ -116,6 +116,13 @@ class SandboxProcess:
         self._inner_pidfd = os.pidfd_open(inner)
         if cgroup is not None:
             cgroup.add(inner)
+
+    async def _worker_started(self) -> None:
+        """Wait for init's first word; ValueError when the sandbox ended without one."""
+        await _readable(self._status)
+        self._told = os.read(self._status, _STATUS_BYTES_MAX)
+        if not self._told:
+            raise ValueError("it ended before the worker began")
 
     @property
     def pid(self) -> int:
@@ -142,12 +149,12 @@ class SandboxProcess:
         self.kill()
         if self._inner_pidfd >= 0:
             await _readable(self._inner_pidfd)
-        told = os.read(self._status, _STATUS_BYTES_MAX).decode(errors="replace").splitlines()
+        self._told += os.read(self._status, _STATUS_BYTES_MAX)
         for descriptor in (self._pidfd, self._inner_pidfd, self._control, self._status):
             if descriptor >= 0:
                 os.close(descriptor)
         self._pidfd = self._inner_pidfd = self._control = self._status = -1
-        return _ending(code, told, ran_seconds)
+        return _ending(code, self._told.decode(errors="replace").splitlines(), ran_seconds)
 
     def close_output(self) -> None:
         """Close both output pipes; for callers that do not hand them to a log reader."""
@@ -165,10 +172,7 @@ def _ending(code: int, told: Sequence[str], ran_seconds: float) -> Ending:
     elif code == 128 + signal.SIGKILL and not any(line.startswith("exited") for line in told):
         # init itself was killed, by us or for want of memory, before it could say anything.
         number = signal.SIGKILL
-    started = any(line.startswith("started") for line in told)
-    return Ending(
-        exit_code=None if number is not None else code, signal=number, started=started, ran_seconds=ran_seconds
-    )
+    return Ending(exit_code=None if number is not None else code, signal=number, ran_seconds=ran_seconds)
 
 
 class _Descriptors:

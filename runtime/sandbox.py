@@ -159,7 +159,7 @@ def identity_files(uid: int) -> dict[Path, bytes]:
         ),
         Path("/etc/group"): b"root:x:0:\nworker:x:%d:\nnogroup:x:65534:\n" % uid,
         Path("/etc/hosts"): b"127.0.0.1 localhost\n::1 localhost\n",
-        Path("/etc/nsswitch.conf"): b"passwd: files\ngroup: files\nhosts: files dns\n",
+        Path("/etc/nsswitch.conf"): b"passwd: files\ngroup: files\nhosts: files\n",
         Path("/etc/resolv.conf"): b"",
     }
 

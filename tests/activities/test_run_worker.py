@@ -242,12 +242,12 @@ def sandboxed_workers(attempt: str) -> list[int]:
 
 
 def report(**changes: Any) -> WorkerReport:
-    ending = Ending(exit_code=0, signal=None, started=True, ran_seconds=1.5)
+    ending = Ending(exit_code=0, signal=None, ran_seconds=1.5)
     plain = WorkerReport(ending=ending, problem=None, asked=False, ready=True, out_of_memory=False)
     return dataclasses.replace(plain, **changes)
 
 
-KILLED_BY_KERNEL = Ending(exit_code=None, signal=9, started=True, ran_seconds=1.5)
+KILLED_BY_KERNEL = Ending(exit_code=None, signal=9, ran_seconds=1.5)
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,6 @@ KILLED_BY_KERNEL = Ending(exit_code=None, signal=9, started=True, ran_seconds=1.
         (report(), EXITED),
         (report(asked=True), DRAINED),
         (report(ending=None, problem="no environment"), NOT_STARTED),
-        (report(ending=Ending(exit_code=1, signal=None, started=False, ran_seconds=0.1)), NOT_STARTED),
         (report(ending=KILLED_BY_KERNEL, problem="the node killed the worker: so"), KILLED),
         (report(ending=KILLED_BY_KERNEL, out_of_memory=True), OUT_OF_MEMORY),
         # A child that was killed for its memory did not end the worker.

@@ -1,0 +1,198 @@
+"""From pipes to numbered chunks, whatever is printed and however the sink behaves."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from runtime import logs as logs_module
+from runtime.logs import Chunk, LogCollector, LogLimits, SinkRefusedError, SinkUnavailableError
+from tests.fixtures.eventually import eventually
+from tests.runtime.conftest import Log
+
+
+@dataclasses.dataclass
+class Printer:
+    """The worker's end of the two pipes of a collector."""
+
+    collector: LogCollector
+    stdout: int
+    stderr: int
+
+    async def finish(self) -> None:
+        for descriptor in (self.stdout, self.stderr):
+            os.close(descriptor)
+        await self.collector.close()
+
+
+def printer(sink: Any, **limits: int) -> Printer:
+    collector = LogCollector(sink, LogLimits(**limits))
+    written: list[int] = []
+    for stream in ("stdout", "stderr"):
+        readable, writable = os.pipe()
+        os.set_blocking(readable, False)
+        collector.read(readable, stream)
+        written.append(writable)
+    return Printer(collector, *written)
+
+
+@pytest.fixture
+async def plain(log: Log) -> AsyncIterator[Printer]:
+    made = printer(log)
+    yield made
+    await made.collector.close()
+
+
+async def test_lines_keep_their_order_their_stream_and_a_time(plain: Printer, log: Log) -> None:
+    os.write(plain.stdout, b"one\ntwo\n")
+    await eventually(lambda: log.text() == ["one", "two"])
+    os.write(plain.stderr, b"three\n")
+    await plain.finish()
+    assert log.text("stdout") == ["one", "two"]
+    assert log.text("stderr") == ["three"]
+    times = [time for chunk in log.chunks for time, _, _ in chunk.lines]
+    assert times == sorted(times)
+    assert [chunk.seq for chunk in log.chunks] == [1, 2]
+
+
+async def test_lines_arrive_while_the_worker_goes_on(plain: Printer, log: Log) -> None:
+    os.write(plain.stdout, b"early\n")
+    await eventually(lambda: log.text() == ["early"], within=2)
+
+
+async def test_a_line_may_come_in_pieces_and_the_last_needs_no_newline(plain: Printer, log: Log) -> None:
+    for piece in (b"he", b"llo\nwo", b"rld"):
+        os.write(plain.stdout, piece)
+        await asyncio.sleep(0)
+    await plain.finish()
+    assert log.text() == ["hello", "world"]
+
+
+async def test_bytes_that_are_no_text_and_empty_lines_are_kept_as_well_as_they_can_be(plain: Printer, log: Log) -> None:
+    os.write(plain.stdout, b"\xff\xfe\n\n\x00\x1b[31m\r\n")
+    await plain.finish()
+    assert log.text() == ["\ufffd\ufffd", "", "\x00\x1b[31m\r"]
+
+
+async def test_a_line_that_is_too_long_is_cut_into_several(log: Log) -> None:
+    made = printer(log, line_bytes_max=10)
+    os.write(made.stdout, b"a" * 25 + b"\nshort\n" + b"b" * 12)
+    await made.finish()
+    assert log.text() == ["a" * 10, "a" * 10, "a" * 5, "short", "b" * 10, "b" * 2]
+
+
+async def test_telemetry_of_the_sdk_is_no_log(log: Log) -> None:
+    made = printer(log, line_bytes_max=20)
+    os.write(made.stdout, b'before\nnodus.event {"id":"evt-1"}\nafter\n')
+    await eventually(lambda: "after" in log.text())
+    for piece in (b"nodus.event " + b"x" * 50, b"y" * 100, b"z\nlast\n"):
+        os.write(made.stdout, piece)
+        await asyncio.sleep(0.01)
+    await made.finish()
+    assert log.text() == ["before", "after", "last"]
+
+
+async def test_a_flood_is_bounded_and_the_log_says_how_much_is_missing(log: Log) -> None:
+    made = printer(log, bytes_per_second_max=1_000, burst_bytes_max=10_000)
+    flood = b"".join(b"%d\n" % number for number in range(10_000))
+
+    def write_all() -> None:
+        view = memoryview(flood)
+        while view:
+            view = view[os.write(made.stdout, view[:65_536]) :]
+
+    # The pipes are read on, whatever is kept: a worker never waits for its log.
+    await asyncio.wait_for(asyncio.to_thread(write_all), 10)
+    await made.finish()
+    kept = log.text("stdout")
+    assert 0 < len(kept) < 500
+    missing = [int(line.split()[1]) for line in log.text("stderr") if "missing" in line]
+    assert sum(missing) + len(kept) == 10_000
+    assert [chunk.seq for chunk in log.chunks] == list(range(1, len(log.chunks) + 1))
+
+
+async def test_a_total_that_is_used_up_ends_the_log(log: Log) -> None:
+    made = printer(log, total_bytes_max=1_000)
+    for _ in range(100):
+        os.write(made.stdout, b"x" * 36 + b"\n")
+    await made.finish()
+    assert len(log.text("stdout")) == 10
+    assert log.text("stderr") == ["nodus: 90 lines are missing here, more was printed than the log takes"]
+
+
+@dataclasses.dataclass
+class Moody:
+    """A sink that fails a while, then takes everything."""
+
+    failures: int
+    chunks: list[Chunk] = dataclasses.field(default_factory=list)
+    tries: int = 0
+
+    async def __call__(self, chunk: Chunk) -> None:
+        self.tries += 1
+        if self.tries <= self.failures:
+            raise SinkUnavailableError("away")
+        self.chunks.append(chunk)
+
+
+async def test_a_sink_that_is_away_for_a_while_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs_module, "RETRY_SECONDS", (0.01,))
+    sink = Moody(failures=3)
+    made = printer(sink)
+    os.write(made.stdout, b"first\n")
+    await eventually(lambda: sink.tries >= 2)
+    os.write(made.stdout, b"second\n")
+    await made.finish()
+    assert [(chunk.seq, [text for _, _, text in chunk.lines]) for chunk in sink.chunks] == [
+        (1, ["first"]),
+        (2, ["second"]),
+    ]
+
+
+async def test_what_waits_for_an_absent_sink_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs_module, "RETRY_SECONDS", (0.01,))
+    sink = Moody(failures=10**9)
+    made = printer(sink, waiting_bytes_max=100_000)
+    os.write(made.stdout, b"x\n")
+    await eventually(lambda: sink.tries >= 2)
+    for _ in range(20):
+        os.write(made.stdout, (b"y" * 935 + b"\n") * 50)
+        await asyncio.sleep(0.005)
+    sink.failures = 0
+    await made.finish()
+    lines = [text for chunk in sink.chunks for _, _, text in chunk.lines]
+    assert 100 <= lines.count("y" * 935) <= 120
+    assert any("missing" in line for line in lines)
+
+
+async def test_a_sink_that_stays_away_does_not_hold_the_workers_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs_module, "CLOSE_SECONDS_MAX", 0.1)
+    made = printer(Moody(failures=10**9))
+    os.write(made.stdout, b"lost\n")
+    await asyncio.wait_for(made.finish(), 5)
+
+
+async def test_a_sink_that_refuses_is_not_asked_again() -> None:
+    tries: list[Chunk] = []
+
+    async def refuse(chunk: Chunk) -> None:
+        tries.append(chunk)
+        raise SinkRefusedError("the attempt is over")
+
+    made = printer(refuse)
+    os.write(made.stdout, b"one\n")
+    await eventually(lambda: len(tries) == 1)
+    os.write(made.stdout, b"two\n")
+    await made.finish()
+    assert len(tries) == 1
+
+
+async def test_a_note_of_ours_is_told_apart_from_what_the_worker_prints(plain: Printer, log: Log) -> None:
+    plain.collector.note("about the worker")
+    await plain.finish()
+    assert log.text("stderr") == ["nodus: about the worker"]
