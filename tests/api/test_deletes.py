@@ -1,0 +1,178 @@
+"""Deletes over real HTTP: finalizers, propagation, preconditions, and what the garbage collector finishes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.fixtures.app import CALL, FUNCTION, ROOT, ServedApi
+from tests.fixtures.eventually import eventually
+
+MERGE = {"Content-Type": "application/merge-patch+json"}
+WORKERS = "nodus.dev/workers"
+
+
+async def status_of(project: ServedApi, plural: str, name: str) -> int:
+    return (await project.client.get(f"{project.path}/{plural}/{name}")).status_code
+
+
+async def delete(project: ServedApi, plural: str, name: str, **options: Any) -> dict[str, Any]:
+    answer = await project.client.request("DELETE", f"{project.path}/{plural}/{name}", json=options)
+    assert answer.status_code == 200, answer.text
+    told: dict[str, Any] = answer.json()
+    return told
+
+
+async def app_with_members(project: ServedApi) -> None:
+    """An App that owns a Function, a Secret, and through the Function nothing else."""
+    await project.create("apps", {"metadata": {"name": "a"}, "spec": {}})
+    labels = {"sdk.nodus.dev/app": "a"}
+    await project.create("functions", {"metadata": {"name": "a-f", "labels": labels}, "spec": FUNCTION})
+    secret = {"metadata": {"name": "a-s", "labels": labels}, "spec": {"stringData": {"K": "v"}}}
+    await project.create("secrets", secret)
+
+
+async def test_an_object_with_a_finalizer_stays_until_it_is_taken_off(project: ServedApi) -> None:
+    metadata = {"name": "a", "finalizers": ["example.org/wait"]}
+    await project.create("apps", {"metadata": metadata, "spec": {}})
+    first = await delete(project, "apps", "a")
+    assert first["metadata"]["deletionTimestamp"]
+    assert first["metadata"]["generation"] == 2
+    assert (await delete(project, "apps", "a")) == first
+    joined = await project.client.patch(
+        f"{project.path}/apps/a",
+        json={"metadata": {"finalizers": ["example.org/wait", "example.org/b"]}},
+        headers=MERGE,
+    )
+    assert joined.status_code == 422
+    done = await project.client.patch(f"{project.path}/apps/a", json={"metadata": {"finalizers": []}}, headers=MERGE)
+    assert done.status_code == 200
+    assert await status_of(project, "apps", "a") == 404
+
+
+async def test_a_foreground_delete_goes_after_everything_it_owns(project: ServedApi) -> None:
+    await app_with_members(project)
+    deleted = await delete(project, "apps", "a", propagationPolicy="Foreground")
+    assert deleted["metadata"]["finalizers"] == ["foregroundDeletion"]
+    assert await status_of(project, "secrets", "a-s") == 404
+    function = (await project.client.get(f"{project.path}/functions/a-f")).json()
+    assert function["metadata"]["finalizers"] == [WORKERS]
+    assert function["status"]["phase"] == "Terminating"
+    assert await status_of(project, "apps", "a") == 200
+    await project.deps.resources.deleter.release(project.object_key("Function", "a-f"), WORKERS)
+    assert await status_of(project, "functions", "a-f") == 404
+    assert await status_of(project, "apps", "a") == 404
+
+
+async def test_a_background_delete_goes_at_once_and_its_dependents_follow(project: ServedApi) -> None:
+    await app_with_members(project)
+    gone = await delete(project, "apps", "a")
+    assert (gone["kind"], gone["status"]) == ("Status", "Success")
+    assert await status_of(project, "apps", "a") == 404
+    assert await status_of(project, "secrets", "a-s") == 404
+    assert (await project.client.get(f"{project.path}/functions/a-f")).json()["status"]["phase"] == "Terminating"
+
+
+async def test_an_orphaning_delete_leaves_its_dependents_without_an_owner(project: ServedApi) -> None:
+    await app_with_members(project)
+    await delete(project, "apps", "a", propagationPolicy="Orphan")
+    assert await status_of(project, "apps", "a") == 404
+    function = (await project.client.get(f"{project.path}/functions/a-f")).json()
+    assert "ownerReferences" not in function["metadata"]
+    await project.deps.resources.deleter.collect()
+    assert await status_of(project, "functions", "a-f") == 200
+
+
+async def test_the_policy_may_come_in_the_query(project: ServedApi) -> None:
+    await app_with_members(project)
+    answer = await project.client.delete(f"{project.path}/apps/a?propagationPolicy=Foreground&gracePeriodSeconds=0")
+    assert answer.json()["metadata"]["finalizers"] == ["foregroundDeletion"]
+    wrong = await project.client.delete(f"{project.path}/apps/a?propagationPolicy=Sideways")
+    assert (wrong.status_code, wrong.json()["reason"]) == (422, "Invalid")
+
+
+async def test_objects_whose_owner_is_missing_are_collected(project: ServedApi) -> None:
+    owner = {"apiVersion": "nodus.dev/v1", "kind": "App", "name": "ghost", "uid": "app_gone"}
+    await project.create("images", {"metadata": {"name": "i", "ownerReferences": [owner]}, "spec": IMAGE})
+    await project.create("images", {"metadata": {"name": "kept"}, "spec": IMAGE})
+    await project.deps.resources.deleter.collect()
+    assert await status_of(project, "images", "i") == 404
+    assert await status_of(project, "images", "kept") == 200
+
+
+async def test_an_object_with_a_living_owner_survives_the_end_of_another(project: ServedApi) -> None:
+    owners = []
+    for name in ("a", "b"):
+        app = await project.create("apps", {"metadata": {"name": name}, "spec": {}})
+        owners.append({"apiVersion": "nodus.dev/v1", "kind": "App", "name": name, "uid": app["metadata"]["uid"]})
+    await project.create("images", {"metadata": {"name": "i", "ownerReferences": owners}, "spec": IMAGE})
+    await delete(project, "apps", "a")
+    assert await status_of(project, "images", "i") == 200
+    await delete(project, "apps", "b")
+    assert await status_of(project, "images", "i") == 404
+
+
+async def test_preconditions_guard_a_delete(project: ServedApi) -> None:
+    app = await project.create("apps", {"metadata": {"name": "a"}, "spec": {}})
+    for preconditions in ({"uid": "app_other"}, {"resourceVersion": "1"}):
+        answer = await project.client.request("DELETE", f"{project.path}/apps/a", json={"preconditions": preconditions})
+        assert (answer.status_code, answer.json()["reason"]) == (409, "Conflict")
+    await delete(project, "apps", "a", preconditions={"uid": app["metadata"]["uid"]})
+    assert await status_of(project, "apps", "a") == 404
+
+
+async def test_a_namesake_created_after_a_delete_is_another_object(project: ServedApi) -> None:
+    first = await project.create("apps", {"metadata": {"name": "a"}, "spec": {}})
+    await delete(project, "apps", "a")
+    second = await project.create("apps", {"metadata": {"name": "a"}, "spec": {}})
+    assert first["metadata"]["uid"] != second["metadata"]["uid"]
+
+
+async def test_a_name_is_taken_while_its_object_is_being_deleted(project: ServedApi) -> None:
+    await project.function()
+    await delete(project, "functions", "f")
+    answer = await project.client.post(f"{project.path}/functions", json={"metadata": {"name": "f"}, "spec": FUNCTION})
+    assert (answer.status_code, answer.json()["reason"]) == (409, "AlreadyExists")
+    assert "is being deleted" in answer.json()["message"]
+
+
+async def test_deleting_a_queued_call_removes_it_at_once(project: ServedApi) -> None:
+    await project.function()
+    await project.create("functioncalls", {"metadata": {"name": "c"}, "spec": CALL})
+    assert (await delete(project, "functioncalls", "c"))["status"] == "Success"
+    assert (
+        await project.core.database.fetchval("SELECT count(*) FROM calls WHERE project = $1", project.project_name) == 0
+    )
+
+
+async def test_a_project_takes_everything_in_it_along(project: ServedApi) -> None:
+    await app_with_members(project)
+    await project.create("functioncalls", {"metadata": {"name": "c"}, "spec": {**CALL, "function": "a-f"}})
+    answer = await project.client.delete(f"{ROOT}/projects/{project.project_name}")
+    assert answer.json()["status"]["phase"] == "Terminating"
+    refused = await project.client.post(f"{project.path}/apps", json={"metadata": {"name": "late"}, "spec": {}})
+    assert (refused.status_code, refused.json()["reason"]) == (403, "Forbidden")
+    assert await status_of(project, "functioncalls", "c") == 404
+    await project.deps.resources.deleter.release(project.object_key("Function", "a-f"), WORKERS)
+    await project.deps.resources.deleter.collect()
+
+    async def is_gone() -> bool:
+        return (await project.client.get(f"{ROOT}/projects/{project.project_name}")).status_code == 404
+
+    await eventually(is_gone)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"apiVersion":"v1","kind":"DeleteOptions"}'])
+async def test_delete_options_may_be_absent(project: ServedApi, content: bytes) -> None:
+    await project.create("apps", {"metadata": {"name": "a"}, "spec": {}})
+    answer = await project.client.request("DELETE", f"{project.path}/apps/a", content=content)
+    assert answer.status_code == 200
+
+
+async def test_deleting_what_is_not_there_is_not_found(project: ServedApi) -> None:
+    answer = await project.client.delete(f"{project.path}/apps/a")
+    assert (answer.status_code, answer.json()["message"]) == (404, 'apps.nodus.dev "a" not found')
+
+
+IMAGE = {"base": "nodus/python:3.11", "python": "3.11"}

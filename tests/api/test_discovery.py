@@ -1,0 +1,155 @@
+"""What clients ask before they ask for objects: discovery, schemas, health, identity, and the facades."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from controlplane.errors import Reason
+from controlplane.identity.authenticator import user_label
+from tests.fixtures.app import ROOT, ServedApi, api_settings, serve
+
+AGGREGATED = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList"
+
+
+async def get(project: ServedApi, path: str, **headers: str) -> httpx.Response:
+    answer = await project.client.get(path, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+async def test_groups_and_kinds_are_listed_in_the_legacy_form(project: ServedApi) -> None:
+    assert (await get(project, "/api")).json()["kind"] == "APIVersions"
+    [group] = (await get(project, "/apis")).json()["groups"]
+    assert group["preferredVersion"]["groupVersion"] == "nodus.dev/v1"
+    assert (await get(project, "/apis/nodus.dev")).json()["kind"] == "APIGroup"
+    resources = {entry["name"]: entry for entry in (await get(project, ROOT)).json()["resources"]}
+    assert resources["functions"]["shortNames"] == ["fn"]
+    assert {"list", "get", "watch", "create", "patch", "update", "delete", "deletecollection"} <= set(
+        resources["functioncalls"]["verbs"]
+    )
+    assert resources["attempts"]["verbs"] == ["get", "list", "watch"]
+    assert "functions/log" in resources
+
+
+@pytest.mark.parametrize("path", ["/apis/", "/api/", "/version/", f"{ROOT}/", f"{ROOT}/namespaces/default/apps/"])
+async def test_a_trailing_slash_changes_nothing(project: ServedApi, path: str) -> None:
+    assert (await get(project, path)).json() == (await get(project, path.rstrip("/"))).json()
+
+
+@pytest.mark.parametrize("version", ["v2", "v2beta1"])
+async def test_one_request_tells_everything_to_those_who_ask(project: ServedApi, version: str) -> None:
+    accept = f"{AGGREGATED.format(version)},application/json"
+    answer = await get(project, "/apis", accept=accept)
+    assert answer.headers["content-type"] == AGGREGATED.format(version)
+    assert answer.headers["vary"] == "Accept"
+    [group] = answer.json()["items"]
+    assert group["metadata"]["name"] == "nodus.dev"
+    assert {entry["resource"] for entry in group["versions"][0]["resources"]} == set(project.deps.kinds)
+    core = await get(project, "/api", accept=accept)
+    assert core.json()["items"] == []
+    legacy = await get(project, "/apis", accept=f"application/json,{AGGREGATED.format(version)}")
+    assert legacy.json()["kind"] == "APIGroupList"
+
+
+async def test_schemas_are_found_through_the_index(project: ServedApi) -> None:
+    index = (await get(project, "/openapi/v3")).json()
+    url = index["paths"]["apis/nodus.dev/v1"]["serverRelativeURL"]
+    answer = await get(project, url)
+    document = answer.json()
+    assert document["openapi"].startswith("3.0")
+    listing = document["paths"]["/apis/nodus.dev/v1/namespaces/{namespace}/functions"]["get"]
+    assert listing["x-kubernetes-action"] == "list"
+    kinds = {
+        entry["kind"]
+        for schema in document["components"]["schemas"].values()
+        for entry in schema.get("x-kubernetes-group-version-kind", [])
+    }
+    assert {kind.kind for kind in project.deps.kinds.values()} <= kinds
+    unchanged = await project.client.get(url, headers={"If-None-Match": answer.headers["etag"]})
+    assert unchanged.status_code == 304
+
+
+async def test_the_second_schema_version_is_empty_in_the_form_asked_for(project: ServedApi) -> None:
+    protobuf = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+    answer = await get(project, "/openapi/v2", accept=protobuf)
+    assert answer.content == b""
+    assert answer.headers["content-type"] == "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+    assert (await get(project, "/openapi/v2", accept="application/json")).json()["swagger"] == "2.0"
+
+
+async def test_probes_and_the_version_need_no_credential(project: ServedApi) -> None:
+    async with httpx.AsyncClient(base_url=project.url, trust_env=False) as stranger:
+        assert (await stranger.get("/healthz")).text == "ok\n"
+        ready = await stranger.get("/readyz")
+        assert (ready.status_code, ready.text) == (200, "ok\ndegraded engine\n")
+        assert ready.headers["x-nodus-release"] == "test"
+        assert (await stranger.get("/version")).json()["major"] == "1"
+        assert (await stranger.get("/.well-known/nodus-configuration")).status_code == 404
+        assert (await stranger.get("/apis")).status_code == 401
+
+
+async def test_a_server_without_its_database_is_not_ready(database_url: str, tmp_path: Path) -> None:
+    async def broken() -> bool:
+        raise OSError("no route")
+
+    async with serve(api_settings(database_url, tmp_path)) as api:
+        checks: Any = api.deps.required
+        checks["database"] = broken
+        answer = await api.client.get("/readyz")
+        assert (answer.status_code, answer.text) == (503, "database\n")
+        assert (await api.client.get("/healthz")).status_code == 200
+
+
+async def test_whoami_tells_what_the_public_command_line_needs(project: ServedApi) -> None:
+    told = (await get(project, "/auth/whoami")).json()
+    assert told["kind"] == "User"
+    assert len(told["user"]) == 36
+    assert told["org"] == "default"
+    assert told["scopes"] == ["*"]
+    assert {"default", project.project_name} <= set(told["projects"])
+    created = await project.create("apps", {"metadata": {"name": "a"}, "spec": {}})
+    assert created["metadata"]["labels"]["nodus.dev/created-by"] == user_label(told["user"])
+
+
+async def test_self_is_for_workers_only(project: ServedApi) -> None:
+    assert (await project.client.get("/self")).status_code == 403
+
+
+async def test_projects_are_namespaces_to_core_clients(project: ServedApi) -> None:
+    listed = (await get(project, "/api/v1/namespaces")).json()
+    assert listed["kind"] == "NamespaceList"
+    assert project.project_name in [item["metadata"]["name"] for item in listed["items"]]
+    one = (await get(project, f"/api/v1/namespaces/{project.project_name}")).json()
+    assert (one["kind"], one["apiVersion"], one["status"]["phase"]) == ("Namespace", "v1", "Active")
+    missing = await project.client.get("/api/v1/namespaces/nope")
+    assert (missing.status_code, missing.json()["message"]) == (404, 'namespaces "nope" not found')
+
+
+async def test_describe_finds_the_events_of_its_object(project: ServedApi) -> None:
+    query = "fieldSelector=involvedObject.name=f,involvedObject.uid=fn_x&limit=500"
+    for path in ("/api/v1/events", f"/api/v1/namespaces/{project.project_name}/events"):
+        answer = await get(project, f"{path}?{query}", accept="application/vnd.kubernetes.protobuf,application/json")
+        assert (answer.json()["kind"], answer.json()["items"]) == ("EventList", [])
+    assert (await project.client.get("/api/v1/events?watch=true")).status_code == 405
+
+
+async def test_metrics_queries_answer_an_empty_vector(project: ServedApi) -> None:
+    answer = await project.client.post(
+        f"/metrics/v1/namespaces/{project.project_name}/api/v1/query", data={"query": "sum(x)"}
+    )
+    assert answer.json() == {"status": "success", "data": {"resultType": "vector", "result": []}}
+
+
+async def test_each_error_code_has_a_page_that_its_errors_lead_to(project: ServedApi) -> None:
+    docs = (await project.client.get(f"{project.path}/apps/nope")).json()["docs"]
+    assert docs.startswith(project.url)
+    async with httpx.AsyncClient(trust_env=False) as stranger:
+        for reason in Reason:
+            page = await stranger.get(docs.replace("NotFound", reason.row.wire))
+            assert page.status_code == 200
+            assert page.headers["content-type"].startswith("text/markdown")
+            assert reason.row.fix in page.text
