@@ -197,7 +197,7 @@ async def test_cancelling_a_call_that_has_ended_changes_nothing(served: ProjectI
 
 
 async def test_admission_of_a_call_is_cheap(served: ProjectInMemory) -> None:
-    """A batch brings 1,000 of them. The aim is 60 µs of CPU; the bound leaves room for a machine whose caches are busy."""
+    """A batch brings 1,000 of them. The aim is 60 µs of CPU; the bound leaves room for a busy machine."""
     body = {
         "apiVersion": "nodus.dev/v1",
         "kind": "FunctionCall",
