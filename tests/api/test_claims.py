@@ -1,0 +1,258 @@
+"""Claims over HTTP: who may claim, what is refused and how, and a call from POST to result."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+
+from controlplane.identity.tokens import TokenHasher, mint_attempt_token
+from controlplane.ids import new_uid
+from tests.fixtures.app import CALL, PICKLE, ServedApi
+from tests.fixtures.calls import succeeded
+from tests.fixtures.eventually import eventually
+
+
+@dataclass
+class HttpWorker:
+    """A worker that speaks over HTTP with its attempt's token."""
+
+    api: ServedApi
+    attempt: str
+    token: str
+    function: str
+    running: set[str] = field(default_factory=set)
+
+    async def post(self, body: Any, **request: Any) -> httpx.Response:
+        path = f"{self.api.path}/functions/{self.function}/claims"
+        headers = {"Authorization": f"Bearer {self.token}"}
+        return await self.api.client.post(path, json=body, headers=headers, **request)
+
+    async def claim(self, *records: dict[str, Any], take: int = 1, wait: str = "0s") -> dict[str, Any]:
+        self.running -= {record["call"] for record in records}
+        body = {"completed": records, "running": sorted(self.running), "max": take, "wait": wait, "draining": False}
+        response = await self.post(body, timeout=45)
+        assert response.status_code == 200, response.text
+        answer: dict[str, Any] = response.json()
+        self.running |= {call["id"] for call in answer["calls"]}
+        return answer
+
+
+async def start_worker(api: ServedApi, function: str = "f") -> HttpWorker:
+    core = api.core
+    owner = (await api.client.get(f"{api.path}/functions/{function}")).json()
+    uid = new_uid("att")
+    await core.database.execute(
+        "INSERT INTO attempts (uid, org, project, function, function_uid, slot, epoch, pool, state, concurrency, "
+        "created_at) VALUES ($1, 'default', $2, $3, $4, '0', 1, 'p', 'starting', 1, now())",
+        uid, api.project_name, function, owner["metadata"]["uid"],
+    )  # fmt: skip
+    hasher = TokenHasher(core.settings.secret_key)
+    minted = await mint_attempt_token(core.database, hasher, attempt=uid, epoch=1, now=core.clock.now())
+    assert minted is not None
+    return HttpWorker(api, uid, minted[0], function)
+
+
+@pytest.fixture
+def api(project: ServedApi) -> ServedApi:
+    """The shared server, with an empty project for the test."""
+    return project
+
+
+async def call(api: ServedApi, **spec: Any) -> str:
+    created = await api.create(
+        "functioncalls", {"metadata": {"generateName": "c-"}, "spec": {**CALL, **spec}},
+        headers={"Idempotency-Key": secrets.token_hex(8)},
+    )  # fmt: skip
+    name: str = created["metadata"]["name"]
+    return name
+
+
+async def status(api: ServedApi, name: str) -> dict[str, Any]:
+    read: dict[str, Any] = (await api.client.get(f"{api.path}/functioncalls/{name}")).json()["status"]
+    return read
+
+
+async def test_a_call_goes_from_its_post_to_a_held_claim_and_back_to_a_watch(api: ServedApi) -> None:
+    await api.function()
+    worker = await start_worker(api)
+    held = asyncio.create_task(worker.claim(wait="30s"))
+    await eventually(lambda: any(want.claimant.attempt == worker.attempt for want in all_held(api)))
+    name = await call(api)
+    answer = await held
+    [given] = answer["calls"]
+    assert (given["id"], given["input"]) == (name, {"encoding": "Pickle", "inline": PICKLE})
+    assert given["deadline"].endswith("Z")
+    revision = (await api.client.get(f"{api.path}/functioncalls/{name}")).json()["metadata"]["resourceVersion"]
+    async with api.watch("functioncalls", resourceVersion=revision, fieldSelector=f"metadata.name={name}") as events:
+        await worker.claim(succeeded(name), take=0)
+        [event] = await events.take(1)
+    ended = event["object"]["status"]
+    assert (ended["phase"], ended["costUSD"]) == ("Succeeded", "0.00001")
+    assert ended["result"]["sha256"] == hashlib.sha256(b"value").hexdigest()
+
+
+def all_held(api: ServedApi) -> list[Any]:
+    return [want for wants in api.core.waiting._held.values() for want in wants]
+
+
+async def test_an_empty_body_and_an_empty_object_are_claims_that_want_nothing(api: ServedApi) -> None:
+    await api.function()
+    worker = await start_worker(api)
+    headers = {"Authorization": f"Bearer {worker.token}"}
+    for content in (b"", b"{}"):
+        response = await api.client.post(f"{api.path}/functions/f/claims", content=content, headers=headers)
+        assert (response.status_code, response.json()) == (200, {"calls": [], "cancel": []})
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "reason"),
+    [
+        (b"nonsense", 400, "BadRequest"),
+        (b"[]", 400, "BadRequest"),
+        (b'{"completed":{}}', 422, "Invalid"),
+        (b'{"running":"x"}', 422, "Invalid"),
+        (b'{"max":"1"}', 422, "Invalid"),
+        (b'{"wait":"soon"}', 422, "Invalid"),
+    ],
+)
+async def test_an_envelope_that_cannot_be_read_is_refused(api: ServedApi, body: bytes, code: int, reason: str) -> None:
+    await api.function()
+    worker = await start_worker(api)
+    headers = {"Authorization": f"Bearer {worker.token}"}
+    response = await api.client.post(f"{api.path}/functions/f/claims", content=body, headers=headers)
+    assert (response.status_code, response.json()["reason"]) == (code, reason)
+
+
+async def test_a_bad_record_is_no_reason_to_refuse_a_claim(api: ServedApi) -> None:
+    await api.function()
+    worker = await start_worker(api)
+    name = await call(api)
+    await worker.claim()
+    absent = {"encoding": "Pickle", "blob": f"sha256:{'0' * 64}"}
+    await worker.claim({"call": name, "outcome": "Succeeded", "result": absent}, take=0)
+    ended = await status(api, name)
+    assert (ended["phase"], ended["reason"]) == ("Failed", "PayloadMissing")
+
+
+async def test_a_result_in_a_blob_is_kept_by_reference(api: ServedApi) -> None:
+    await api.function()
+    worker = await start_worker(api)
+    name = await call(api)
+    await worker.claim()
+    reference = await api.upload(b"large" * 50_000)
+    await worker.claim({"call": name, "outcome": "Succeeded", "result": {"encoding": "Pickle", "blob": reference}})
+    ended = await status(api, name)
+    assert ended["result"] == {"encoding": "Pickle", "blob": reference, "sha256": reference.removeprefix("sha256:")}
+
+
+async def test_secret_values_do_not_come_back_in_errors(api: ServedApi) -> None:
+    await api.create("secrets", {"metadata": {"name": "token"}, "spec": {"stringData": {"T": "correct-horse"}}})
+    await api.function(secrets=["token"])
+    worker = await start_worker(api)
+    name = await call(api)
+    await worker.claim()
+    error = {"type": "ValueError", "message": "no: correct-horse", "traceback": "t = 'correct-horse'"}
+    await worker.claim({"call": name, "outcome": "RemoteError", "error": error}, take=0)
+    ended = await status(api, name)
+    assert ended["reason"] == "RemoteError"
+    assert "correct-horse" not in str(ended)
+
+
+async def test_only_the_functions_own_workers_may_claim(api: ServedApi) -> None:
+    await api.function("f")
+    await api.function("g")
+    worker = await start_worker(api, "f")
+    for function, token in (("g", worker.token), ("f", api.key)):
+        response = await api.client.post(
+            f"{api.path}/functions/{function}/claims", json={}, headers={"Authorization": f"Bearer {token}"}
+        )
+        assert (response.status_code, response.json()["reason"]) == (403, "WorkerNotAllowed")
+    response = await api.client.post(f"{api.path}/functions/f/claims", headers={"Authorization": "Bearer nodusatt_x"})
+    assert response.status_code == 401
+
+
+async def test_a_worker_that_was_replaced_gets_404(api: ServedApi) -> None:
+    await api.function()
+    worker = await start_worker(api)
+    await worker.claim()
+    await api.core.database.execute("UPDATE attempts SET finished_at = now() WHERE uid = $1", worker.attempt)
+    response = await worker.post({"max": 1})
+    assert (response.status_code, response.json()["reason"]) == (404, "NotFound")
+
+
+async def test_a_held_claim_ends_when_its_client_goes_away(api: ServedApi) -> None:
+    await api.function()
+    worker = await start_worker(api)
+    held = asyncio.create_task(worker.claim(wait="30s"))
+    await eventually(lambda: any(want.claimant.attempt == worker.attempt for want in all_held(api)))
+    held.cancel()
+    await asyncio.gather(held, return_exceptions=True)
+    await eventually(lambda: not any(want.claimant.attempt == worker.attempt for want in all_held(api)))
+    name = await call(api)
+    assert [given["id"] for given in (await worker.claim())["calls"]] == [name]
+
+
+async def test_an_idle_claim_is_held_and_a_draining_worker_is_not_made_to_ask_in_a_loop(api: ServedApi) -> None:
+    await api.function()
+    worker = await start_worker(api)
+    began = time.monotonic()
+    assert (await worker.claim(wait="0.4s"))["calls"] == []
+    assert time.monotonic() - began >= 0.4
+    await api.core.database.execute("UPDATE attempts SET draining = true WHERE uid = $1", worker.attempt)
+    name = await call(api)
+    began = time.monotonic()
+    assert (await worker.claim(wait="0.4s"))["calls"] == []
+    assert time.monotonic() - began >= 0.4
+    assert (await status(api, name))["phase"] == "Queued"
+
+
+async def test_deleting_a_running_call_tells_its_worker_and_ends_as_cancelled(api: ServedApi) -> None:
+    await api.function()
+    worker = await start_worker(api)
+    name = await call(api)
+    await worker.claim()
+    async with api.watch("functioncalls", fieldSelector=f"metadata.name={name}") as events:
+        await events.next()
+        assert (await api.client.delete(f"{api.path}/functioncalls/{name}")).status_code == 200
+        assert (await worker.claim(take=0))["cancel"] == [name]
+        await worker.claim({"call": name, "outcome": "Cancelled"}, take=0)
+        seen = [(event["type"], event["object"]["status"]["phase"]) for event in await events.take(3)]
+    assert seen == [("MODIFIED", "Cancelling"), ("MODIFIED", "Cancelled"), ("DELETED", "Cancelled")]
+
+
+async def test_a_cancel_of_an_ended_call_answers_200_and_changes_nothing(api: ServedApi) -> None:
+    await api.function()
+    worker = await start_worker(api)
+    name = await call(api)
+    await worker.claim()
+    await worker.claim(succeeded(name), take=0)
+    before = (await api.client.get(f"{api.path}/functioncalls/{name}")).json()
+    response = await api.client.patch(
+        f"{api.path}/functioncalls/{name}", json={"spec": {"state": "Cancelled"}},
+        headers={"Content-Type": "application/merge-patch+json"},
+    )  # fmt: skip
+    assert (response.status_code, response.json()) == (200, before)
+
+
+async def test_a_batch_of_a_thousand_calls_is_created_at_once_and_taken_in_order(api: ServedApi) -> None:
+    await api.function()
+    items = [
+        {"metadata": {"generateName": "m-"}, "spec": {**CALL, "mapId": "a" * 20, "mapIndex": n}} for n in range(1_000)
+    ]
+    response = await api.client.post(
+        f"{api.path}/functions/f/calls",
+        json={"apiVersion": "nodus.dev/v1", "kind": "FunctionCallList", "items": items},
+        timeout=60,
+    )
+    assert response.status_code == 201
+    names = [item["metadata"]["name"] for item in response.json()["items"]]
+    worker = await start_worker(api)
+    given = await worker.claim(take=3)
+    assert [each["id"] for each in given["calls"]] == names[:3]
