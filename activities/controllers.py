@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import structlog
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from activities.controller_contract import RUN_CONTROLLER, ControllerInput, ControllerName
 from controlplane.errors import ApiError
@@ -66,7 +66,11 @@ class ControllerActivities:
                 await asyncio.wait([running, stopping], timeout=HEARTBEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                 if stopping.done():
                     # A failure is tried again at once by another process; a return would have to go by the workflow.
-                    raise ApplicationError("this process stops; another one takes over", type="HandedOver")
+                    raise ApplicationError(
+                        "this process stops; another one takes over",
+                        type="HandedOver",
+                        category=ApplicationErrorCategory.BENIGN,
+                    )
         finally:
             running.cancel()
             stopping.cancel()

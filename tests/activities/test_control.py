@@ -1,0 +1,247 @@
+"""A control process at work: real store, real engine, played workers."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from controlplane.clock import format_time
+from controlplane.machinery.kind import Document
+from controlplane.resources.answers import DeleteOptions
+from tests.fixtures.control import ControlWorld, CrashError, fail, succeed
+from tests.fixtures.eventually import eventually
+
+
+async def test_the_first_call_gets_a_worker_and_ends_with_a_workflow_of_eleven_events(
+    control_world: ControlWorld,
+) -> None:
+    world = control_world
+    await world.function()
+    name = await world.call()
+    status = await world.until_ended(name)
+    assert status["phase"] == "Succeeded"
+    assert status["worker"]["attempt"] == world.node.attempts[0]
+    await eventually(lambda: _is_zero(world))
+    assert await world.workflow_events(name) == 11
+    told = await world.until_function(workers__idle=1, queue__running=0)
+    assert (told["phase"], told["reason"]) == ("Running", "WorkersReady")
+    assert told["estimate"]["startup"]["warm"]["p50"]
+    assert told["estimate"]["startup"]["cold"]["p50"]
+    assert told["cost"]["totalUSD"] == status["costUSD"]
+    attempt = await world.status("Attempt", world.node.attempts[0])
+    assert attempt["phase"] == "Running"
+
+
+async def _is_zero(world: ControlWorld) -> bool:
+    return await world.open_rows() == 0
+
+
+async def test_a_burst_gets_as_many_workers_as_the_function_may_have_and_every_call_its_workflow(
+    control_world: ControlWorld,
+) -> None:
+    world = control_world
+    await world.function(scaling={"maxWorkers": 3})
+    names = [await world.call(session=str(number % 4)) for number in range(40)]
+    for name in names:
+        assert (await world.until_ended(name))["phase"] == "Succeeded"
+    assert sorted(world.node.ran) == sorted(names)
+    assert len(world.node.attempts) == 3
+    await eventually(lambda: _is_zero(world), within=60)
+
+
+async def test_retries_wait_their_time_and_are_counted_apart_from_recoveries(control_world: ControlWorld) -> None:
+    world = control_world
+    outcomes = [fail, fail, _crash, succeed]
+
+    async def behave(call: str) -> Document:
+        return await outcomes.pop(0)(call)
+
+    world.node.behaviour = behave
+    await world.function(retries={"maxRetries": 2, "initialDelay": "0.2s"})
+    name = await world.call()
+    status = await world.until_ended(name)
+    assert (status["phase"], status["retries"], status["recoveries"]) == ("Succeeded", 2, 1)
+    assert world.node.ran == [name] * 4
+    assert len(world.node.attempts) == 2
+
+
+async def _crash(call: str) -> Document:
+    raise CrashError(139)
+
+
+async def test_an_exception_with_no_retry_left_ends_the_call_at_once(control_world: ControlWorld) -> None:
+    world = control_world
+    world.node.behaviour = fail
+    await world.function()
+    name = await world.call()
+    status = await world.until_ended(name)
+    assert (status["phase"], status["reason"], status["error"]["type"]) == ("Failed", "RemoteError", "ValueError")
+    await eventually(lambda: _is_zero(world))
+
+
+async def test_a_call_that_kills_its_workers_fails_within_its_limit(control_world: ControlWorld) -> None:
+    world = control_world
+    world.node.behaviour = _crash
+    await world.function(recovery={"maxAttempts": 1})
+    name = await world.call()
+    status = await world.until_ended(name)
+    assert (status["reason"], status["recoveries"]) == ("RecoveryLimitExceeded", 1)
+    assert world.node.ran == [name] * 2
+    rows = await eventually(lambda: _all_finished(world))
+    assert {row["reason"] for row in rows} == {"CustomerExit"}
+
+
+async def _all_finished(world: ControlWorld) -> list[Document] | None:
+    rows = await world.attempts()
+    return rows if all(row["state"] == "finished" for row in rows) else None
+
+
+async def test_an_idle_worker_goes_after_the_window_and_the_function_stays_ready(control_world: ControlWorld) -> None:
+    world = control_world
+    await world.function(scaling={"scaledownWindow": "0s"})
+    await world.until_ended(await world.call())
+    [row] = await eventually(lambda: _all_finished(world))
+    assert (row["reason"], row["drain_reason"]) == ("Released", "Idle")
+    assert (await world.status("Attempt", row["uid"]))["phase"] == "Cancelled"
+    told = await world.until_function(workers__ready=0, reason="Idle")
+    assert [(c["status"], c["reason"]) for c in told["conditions"] if c["type"] == "Ready"] == [
+        ("True", "ScaledToZero")
+    ]
+    assert "warm" not in told["estimate"]["startup"]
+
+
+async def test_least_workers_are_kept_without_calls_and_stopping_lets_them_go(control_world: ControlWorld) -> None:
+    world = control_world
+    await world.function(scaling={"minWorkers": 2})
+    await world.until_function(workers__idle=2, phase="Running")
+    await world.change("Function", "f", lambda f: f["spec"].update(state="Stopped"))
+    await world.until_function(phase="Stopped", workers__ready=0, workers__draining=0)
+    name = await world.call()
+    await world.change("Function", "f", lambda f: f["spec"].update(state="Running"))
+    assert (await world.until_ended(name))["phase"] == "Succeeded"
+
+
+async def test_a_new_version_takes_over_only_when_it_is_ready(control_world: ControlWorld) -> None:
+    world = control_world
+    await world.function(scaling={"minWorkers": 1})
+    await world.until_function(workers__idle=1)
+    release = asyncio.Event()
+    world.node.start = release.wait  # type: ignore[assignment]
+    await world.change("Function", "f", lambda f: f["spec"].update(env=[{"name": "A", "value": "2"}]))
+    await world.until_function(workers__idle=1, workers__starting=1)
+    old, new = [row["uid"] for row in await world.attempts()]
+    await world.until_ended(await world.call())
+    release.set()
+    rows = await eventually(lambda: _finished(world, old))
+    assert rows["drain_reason"] == "Rolled"
+    await world.until_function(workers__idle=1, workers__starting=0)
+    assert [row["uid"] for row in await world.attempts() if row["state"] == "ready"] == [new]
+
+
+async def _finished(world: ControlWorld, uid: str) -> Document | None:
+    [row] = [row for row in await world.attempts() if row["uid"] == uid]
+    return row if row["state"] == "finished" else None
+
+
+async def test_a_restart_request_replaces_the_workers_and_is_acknowledged(control_world: ControlWorld) -> None:
+    world = control_world
+    await world.function(scaling={"minWorkers": 1})
+    await world.until_function(workers__idle=1)
+    asked = "2026-11-29T12:00:00Z"
+    annotation = {"nodus.dev/restart-requested-at": asked}
+    await world.change("Function", "f", lambda f: f["metadata"].setdefault("annotations", {}).update(annotation))
+    await eventually(lambda: len(world.node.attempts) == 2)
+    assert (await world.until_function(handledRequests__restart=asked))["handledRequests"] == {"restart": asked}
+
+
+async def test_a_version_that_does_not_start_fails_its_calls_and_the_next_one_heals(
+    control_world: ControlWorld,
+) -> None:
+    world = control_world
+    broken = True
+
+    async def start() -> None:
+        if broken:
+            raise CrashError(1)
+
+    world.node.start = start
+    await world.function()
+    name = await world.call()
+    status = await world.until_ended(name)
+    assert (status["phase"], status["reason"]) == ("Failed", "StartupFailed")
+    told = await world.until_function(phase="Failed", reason="StartupFailed")
+    assert "before its first claim" in told["message"]
+    assert len(world.node.attempts) == 2
+    broken = False
+    await world.change("Function", "f", lambda f: f["spec"].update(env=[{"name": "FIXED", "value": "1"}]))
+    await world.until_function(phase="Running")
+    assert (await world.until_ended(await world.call()))["phase"] == "Succeeded"
+
+
+async def test_deleting_a_function_fails_its_calls_ends_its_workers_and_then_goes(control_world: ControlWorld) -> None:
+    world = control_world
+    taken = asyncio.Event()
+
+    async def hang(call: str) -> Document:
+        taken.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    world.node.behaviour = hang
+    await world.function(scaling={"maxWorkers": 1})
+    running, queued = await world.call(), await world.call()
+    await taken.wait()
+    await world.core.resources.deleter.delete(world.key("Function", "f"), DeleteOptions())
+    for name in (running, queued):
+        status = await world.until_ended(name)
+        assert (status["phase"], status["reason"]) == ("Failed", "FunctionDeleted")
+
+    async def is_gone() -> bool:
+        return await world.get("Function", "f") is None
+
+    await eventually(is_gone)
+    assert await _all_finished(world)
+    await eventually(lambda: _is_zero(world))
+
+
+async def test_an_ephemeral_app_that_nobody_renews_is_deleted_with_what_it_owns(control_world: ControlWorld) -> None:
+    world = control_world
+    await world.create("App", "demo", {"ephemeral": True})
+    await world.create("App", "kept", {"ephemeral": False})
+    await world.function("demo-f", labels={"sdk.nodus.dev/app": "demo"})
+    told = await eventually(lambda: _app_members(world, 1))
+    assert (told["phase"], told["members"]["ready"]) == ("Ready", 1)
+    past = format_time(world.core.clock.now() - timedelta(seconds=200))
+    await world.core.database.execute(
+        "UPDATE objects SET doc = replace(doc::text, doc->'metadata'->>'creationTimestamp', $1)::json "
+        "WHERE kind = 'App' AND name = 'demo'", past,
+    )  # fmt: skip
+    await world.change("App", "demo", lambda app: app["spec"].update(renewTime=past))
+
+    async def gone() -> bool:
+        return await world.get("App", "demo") is None and await world.get("Function", "demo-f") is None
+
+    await eventually(gone, within=20)
+    assert await world.get("App", "kept") is not None
+    [event] = await world.core.database.fetch("SELECT doc FROM objects WHERE kind = 'Event'")
+    assert '"AppExpired"' in event["doc"]
+
+
+async def _app_members(world: ControlWorld, functions: int) -> Document | None:
+    status = await world.status("App", "demo")
+    return status if status["members"]["functions"] == functions else None
+
+
+async def test_cancelling_a_queued_call_ends_it_and_its_workflow(control_world: ControlWorld) -> None:
+    world = control_world
+    await world.function(state="Stopped")
+    name = await world.call()
+
+    async def attached() -> bool:
+        return bool(await world.core.database.fetchval("SELECT task_token IS NOT NULL FROM calls"))
+
+    await eventually(attached)
+    await world.change("FunctionCall", name, lambda call: call["spec"].update(state="Cancelled"))
+    assert (await world.until_ended(name))["phase"] == "Cancelled"
+    await eventually(lambda: _is_zero(world))
+    assert await world.workflow_events(name) == 11

@@ -1,0 +1,90 @@
+"""What happens to calls while Temporal is away, and when it comes back without its data."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from controlplane.machinery.kind import Document
+from controlplane.store.incarnation import known_incarnation
+from tests.fixtures.control import ControlWorld, open_world, succeed
+from tests.fixtures.eventually import eventually
+from workers.control import connected
+from workers.engines.temporal import EmbeddedTemporal
+
+
+@pytest.fixture
+async def world(database_url: str, tmp_path: Path) -> AsyncIterator[ControlWorld]:
+    """A world with an engine of its own; its control process is started by the test."""
+    engine = EmbeddedTemporal(tmp_path / "temporal", log=tmp_path / "temporal.log")
+    await engine.start()
+    try:
+        async with open_world(engine, database_url, tmp_path) as opened:
+            yield opened
+    finally:
+        engine.stop()
+
+
+async def _without_rows(world: ControlWorld) -> bool:
+    return await world.open_rows() == 0
+
+
+async def test_calls_run_and_end_without_the_engine_and_their_workflows_follow(world: ControlWorld) -> None:
+    await world.function(scaling={"minWorkers": 1})
+    async with world.running():
+        await world.until_function(workers__idle=1)
+        world.temporal.stop()
+        name = await world.call()
+        assert (await world.until_ended(name))["phase"] == "Succeeded"
+        assert await world.open_rows() == 1
+        await world.temporal.start()
+        await eventually(lambda: _without_rows(world), within=60)
+        assert await world.workflow_events(name) == 11
+
+
+async def test_a_wiped_engine_loses_no_call_and_runs_none_twice_that_had_ended(world: ControlWorld) -> None:
+    held = asyncio.Event()
+
+    async def hold_the_last(call: str) -> Document:
+        if call == last:
+            await held.wait()
+        return await succeed(call)
+
+    world.node.behaviour = hold_the_last
+    last = "c-4"
+    await world.function(scaling={"maxWorkers": 1, "minWorkers": 1})
+    async with world.running():
+        done = [await world.call() for _ in range(3)]
+        for name in done:
+            await world.until_ended(name)
+        running, queued = await world.call(), await world.call()
+        await eventually(lambda: last in world.node.ran)
+        before = await known_incarnation(world.core.database)
+    held.set()
+    world.temporal.stop()
+    shutil.rmtree(world.temporal.folder)
+    await world.temporal.start()
+    async with world.running():
+        for name in (running, queued):
+            assert (await world.until_ended(name, within=60))["phase"] == "Succeeded"
+        await eventually(lambda: _without_rows(world), within=60)
+        assert await known_incarnation(world.core.database) not in (None, before)
+        assert [name for name in world.node.ran if name in done] == done
+        assert await world.workflow_events(queued) == 11
+
+
+async def test_a_control_process_waits_for_an_engine_that_is_not_there_yet(world: ControlWorld) -> None:
+    world.temporal.stop()
+    stop = asyncio.Event()
+    connecting = asyncio.create_task(connected(world.core.settings, stop))
+    await asyncio.wait([connecting], timeout=0.5)
+    assert not connecting.done()
+    await world.temporal.start()
+    assert await asyncio.wait_for(connecting, 20) is not None
+    world.temporal.stop()
+    stop.set()
+    assert await connected(world.core.settings, stop) is None
