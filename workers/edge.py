@@ -31,7 +31,14 @@ RELEASE = "0.1.0"
 @contextlib.asynccontextmanager
 async def open_api(settings: Settings) -> AsyncIterator[tuple[ASGIApp, Callable[[], None]]]:
     """The application, and what to call when the process was asked to stop."""
-    async with open_core(settings) as core, asyncio.TaskGroup() as background:
+    async with open_core(settings) as core, open_edge(core) as (deps, stop):
+        yield create_app(deps), stop
+
+
+@contextlib.asynccontextmanager
+async def open_edge(core: Core) -> AsyncIterator[tuple[Deps, Callable[[], None]]]:
+    """What the application is made of, with what runs beside it, and what to call when it is to stop."""
+    async with asyncio.TaskGroup() as background:
         deps = _deps(core)
         core.feed.add_listener(core.waiting.on_changes)
         serving = background.create_task(core.waiting.run(core.writer.write, lambda: core.dispatcher.gated))
@@ -41,7 +48,7 @@ async def open_api(settings: Settings) -> AsyncIterator[tuple[ASGIApp, Callable[
             core.waiting.close()
 
         try:
-            yield create_app(deps), stop
+            yield deps, stop
         finally:
             serving.cancel()
 
