@@ -115,16 +115,17 @@ def open_cgroups(instance: str) -> Cgroups:
     opened = []
     for own, controllers, version in _own_groups(memberships, mounts):
         folder = own / f"nodus-{instance}"
-        try:
+        # A tree that is not ours to write, or not ours to hand down, sets no limits.
+        with contextlib.suppress(OSError):
             folder.mkdir(exist_ok=True)
-            usable = controllers if version == 1 else _delegated(own, folder, controllers)
-            if not usable:
+            try:
+                usable = controllers if version == 1 else _delegated(own, folder, controllers)
+            except OSError:
+                usable = ()
+            if usable:
+                opened.append(_Hierarchy(folder=folder, controllers=usable, version=version))
+            else:
                 folder.rmdir()
-                continue
-        except OSError:
-            # Not ours to write: this tree sets no limits.
-            continue
-        opened.append(_Hierarchy(folder=folder, controllers=usable, version=version))
     return Cgroups(opened)
 
 

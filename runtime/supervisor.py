@@ -166,7 +166,9 @@ class WorkerSupervisor:
         if lease is not None:
             stack.callback(lease.release)
         run_directory = directory / "run"
-        run_directory.mkdir(mode=0o755)
+        run_directory.mkdir()
+        # Whatever our umask: the worker, another user, must get through to the socket, which is for it alone.
+        run_directory.chmod(0o755)
         self._proxy = AttemptProxy(
             self._host.api, self._plan.token, ClaimEvents(claimed=self._on_claim, final=self._on_final_claim)
         )

@@ -77,12 +77,12 @@ class Upstream(asyncio.Protocol):
 
     def pause(self) -> None:
         """Take no more of the answer from the API for now."""
-        if self._transport is not None:
+        if self.usable and self._transport is not None:
             self._transport.pause_reading()
 
     def resume(self) -> None:
         """Take the answer up again."""
-        if self._transport is not None and not self._transport.is_closing():
+        if self.usable and self._transport is not None:
             self._transport.resume_reading()
 
     def abandon(self) -> None:

@@ -130,7 +130,7 @@ time.sleep(600)
 async def test_a_kill_takes_along_what_ignores_signals_and_what_hid_in_a_session(start: Start) -> None:
     process = await start(STUBBORN)
     await printed(process, "ready")
-    assert len(processes_of(UID)) >= 4
+    await eventually(lambda: len(processes_of(UID)) >= 4)
     process.terminate()
     process.kill()
     ending = await process.wait()
