@@ -1,11 +1,11 @@
 """The words of the store: keys, changes, and what a write may do inside its transaction.
 
-Every write of every process goes through one `Writer` (`store/writer.py`), which commits many at a time: it locks the
-revision counter, loads what the batch needs in a few queries, lets each `Mutation` decide in plain Python over the
-loaded rows, writes everything in bulk and commits. Mutations of one batch run one after the other and see each
-other's writes; one that raises ApiError leaves no trace and does not disturb the rest. Because the counter is locked
-first, all writes of all replicas are serialised, so a mutation never races another: what `Tx.get` returns is the
-truth at its commit.
+Every write of every process goes through its `Writer` (`store/writer.py`), which commits many at a time: it takes the
+lock that all writers share, loads what the batch needs in a few queries, lets each `Mutation` decide in plain Python
+over the loaded rows, writes everything in bulk and commits. Mutations of one batch run one after the other and see each
+other's writes; one that raises ApiError leaves no trace and does not disturb the rest. Because the lock comes first,
+all writes of all replicas are serialised, so a mutation never races another: what `Tx.get` returns is the truth at its
+commit, and revisions are numbered without gaps in commit order.
 """
 
 from __future__ import annotations
@@ -161,7 +161,8 @@ class BatchHook(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ListPage:
-    """A page of a list: serialised objects in key order, exact at `rv`."""
+    """A page of a list: serialised objects in key order, exact at `rv`. `next_key` is the page's last key when more
+    follow; `remaining` counts them when that is cheap (no selector, the present state, not very many)."""
 
     documents: list[bytes]
     rv: int

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS_MAX = 10.0
 STATEMENT_SECONDS_MAX = 30.0
+WAIT_SECONDS_MAX = 10.0
+"""How long a read waits for a connection of the pool before it answers that the database is overloaded."""
 
 # What a statement can raise. InternalClientError is the driver losing its place when a connection dies at a bad moment.
 DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
@@ -95,24 +97,28 @@ class Database:
     async def fetch(self, sql: str, *arguments: object) -> list[asyncpg.Record]:
         """The rows of one read."""
         with _translated():
-            rows: list[asyncpg.Record] = await self.pool.fetch(sql, *arguments)
+            async with self.pool.acquire(timeout=WAIT_SECONDS_MAX) as connection:
+                rows: list[asyncpg.Record] = await connection.fetch(sql, *arguments)
         return rows
 
     async def fetchrow(self, sql: str, *arguments: object) -> asyncpg.Record | None:
         """The first row of one read, or None."""
         with _translated():
-            row: asyncpg.Record | None = await self.pool.fetchrow(sql, *arguments)
+            async with self.pool.acquire(timeout=WAIT_SECONDS_MAX) as connection:
+                row: asyncpg.Record | None = await connection.fetchrow(sql, *arguments)
         return row
 
     async def fetchval(self, sql: str, *arguments: object) -> Any:  # noqa: ANN401 - the type is the column's
         """The first column of the first row of one read, or None."""
         with _translated():
-            return await self.pool.fetchval(sql, *arguments)
+            async with self.pool.acquire(timeout=WAIT_SECONDS_MAX) as connection:
+                return await connection.fetchval(sql, *arguments)
 
     async def execute(self, sql: str, *arguments: object) -> str:
         """Run one statement outside the object store (bookkeeping rows that nobody watches); returns its status."""
         with _translated():
-            status: str = await self.pool.execute(sql, *arguments)
+            async with self.pool.acquire(timeout=WAIT_SECONDS_MAX) as connection:
+                status: str = await connection.execute(sql, *arguments)
         return status
 
     @asynccontextmanager
@@ -120,7 +126,7 @@ class Database:
         """A connection inside a read-only transaction whose statements all see the same state."""
         with _translated():
             async with (
-                self.pool.acquire() as connection,
+                self.pool.acquire(timeout=WAIT_SECONDS_MAX) as connection,
                 connection.transaction(isolation="repeatable_read", readonly=True),
             ):
                 yield connection  # type: ignore[misc]  # the pool's proxy of a connection

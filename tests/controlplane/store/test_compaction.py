@@ -52,12 +52,12 @@ async def test_every_snapshot_after_the_point_can_still_be_listed(
     monkeypatch.setattr(compaction, "CHUNK_ROWS", chunk)
     chance = random.Random(chunk)
     states: dict[int, list[bytes]] = {}
-    for turn in range(80):
+    for turn in range(50):
         name = f"thing-{chance.randrange(6)}"
         await store.write(Remove(name) if chance.random() < 0.3 else Put(name, uid=name, spec={"turn": turn}))
         states[store.feed.last_rv] = await state(store)
     last = store.feed.last_rv
-    for point in sorted(chance.sample(range(1, last), 5)):
+    for point in sorted(chance.sample(range(1, last), 3)):
         await date_changes(store, old_upto_rv=point)
         while (done := await compact(store.database, store.settings, NOW)).more:
             pass
