@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import os
 import sys
@@ -15,6 +16,7 @@ from runtime.host import LOCK_FILE, Host, HostLimits, open_host
 from runtime.logs import Chunk, LogLimits
 from runtime.pythons import PythonLocator, find_uv
 from runtime.sandbox import Tools, find_tools
+from tests.runtime.proxied import Attempt, Upstream, attempt_to
 from tests.runtime.scripted_api import ScriptedApi
 
 OWN_MINOR = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -94,3 +96,18 @@ async def host(tmp_path: Path, environments_directory: Path, api: ScriptedApi) -
 @pytest.fixture
 def log() -> Log:
     return Log()
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[Upstream]:
+    made = Upstream()
+    server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
+    made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    yield made
+    server.close()
+
+
+@pytest.fixture
+async def attempt(upstream: Upstream, tmp_path: Path) -> AsyncIterator[Attempt]:
+    async with attempt_to(upstream.url, tmp_path) as made:
+        yield made

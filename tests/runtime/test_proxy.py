@@ -4,107 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
-import json
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from runtime import proxy as proxy_module
-from runtime.proxy import CONNECTIONS_MAX, AttemptProxy, ClaimEvents
+from runtime.proxy import CONNECTIONS_MAX
 from runtime.upstream import ApiPool
 from tests.fixtures.eventually import eventually
-
-CLAIMS = "/apis/nodus.dev/v1/namespaces/default/functions/fn/claims"
-IDLE_CLAIM = {"completed": [], "running": [], "max": 1, "wait": "30s", "draining": False}
-OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
-
-Answer = Callable[[bytes, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-@dataclasses.dataclass
-class Upstream:
-    """A bare server: it keeps the heads it was sent and leaves the rest to `answer`."""
-
-    heads: list[bytes] = dataclasses.field(default_factory=list)
-    connections: int = 0
-    gone: int = 0
-    answer: Answer | None = None
-    url: str = ""
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                self.heads.append(head)
-                if self.answer is not None:
-                    await self.answer(head, reader, writer)
-                else:
-                    await reader.readexactly(content_length(head))
-                    writer.write(OK)
-        self.gone += 1
-        writer.close()
-
-
-def content_length(head: bytes) -> int:
-    lines = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-    return int(lines[0].split(b":")[1]) if lines else 0
-
-
-@pytest.fixture
-async def upstream() -> AsyncIterator[Upstream]:
-    made = Upstream()
-    server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
-    made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    yield made
-    server.close()
-
-
-@dataclasses.dataclass
-class Attempt:
-    """A proxy, where it listens, and what it told of claims."""
-
-    proxy: AttemptProxy
-    socket: Path
-    told: list[str]
-
-    @contextlib.asynccontextmanager
-    async def client(self) -> AsyncIterator[httpx.AsyncClient]:
-        transport = httpx.AsyncHTTPTransport(uds=str(self.socket))
-        async with httpx.AsyncClient(transport=transport, base_url="http://nodus", timeout=10) as client:
-            yield client
-
-    async def raw(self, request: bytes) -> bytes:
-        """Send bytes as they are and read until the proxy closes."""
-        reader, writer = await asyncio.open_unix_connection(str(self.socket))
-        writer.write(request)
-        with contextlib.suppress(ConnectionError):
-            answer = await asyncio.wait_for(reader.read(), 10)
-        writer.close()
-        return answer
-
-
-@contextlib.asynccontextmanager
-async def attempt_to(url: str, directory: Path) -> AsyncIterator[Attempt]:
-    told: list[str] = []
-    events = ClaimEvents(claimed=lambda: told.append("claimed"), final=lambda: told.append("final"))
-    pool = ApiPool(url)
-    made = AttemptProxy(pool, "nodusatt_secret", events)
-    await made.listen(directory, None)
-    yield Attempt(made, directory / "api.sock", told)
-    made.close()
-    pool.close()
-
-
-@pytest.fixture
-async def attempt(upstream: Upstream, tmp_path: Path) -> AsyncIterator[Attempt]:
-    async with attempt_to(upstream.url, tmp_path) as made:
-        yield made
+from tests.runtime.proxied import CLAIMS, IDLE_CLAIM, OK, Attempt, Upstream, attempt_to, content_length
 
 
 async def test_requests_speak_in_the_attempts_name_whatever_the_worker_claims_to_be(
@@ -318,81 +229,6 @@ async def client_works(client: httpx.AsyncClient) -> bool:
         return (await client.get("/x")).status_code == 200
     except httpx.TransportError:
         return False
-
-
-async def hold_claims(head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Hold every claim until the proxy hangs up; answer all else."""
-    await reader.readexactly(content_length(head))
-    if b"/claims" in head:
-        await reader.readexactly(1)
-    writer.write(OK)
-
-
-async def test_an_idle_claim_is_answered_when_the_worker_must_leave(attempt: Attempt, upstream: Upstream) -> None:
-    upstream.answer = hold_claims
-    async with attempt.client() as client:
-        claim = asyncio.create_task(client.post(CLAIMS, json=IDLE_CLAIM))
-        await eventually(lambda: attempt.told == ["claimed"])
-        attempt.proxy.release_claims()
-        answer = await asyncio.wait_for(claim, 2)
-        assert (answer.status_code, answer.json()) == (200, {})
-        await eventually(lambda: upstream.gone == 1)
-        assert (await client.get("/x")).text == "ok"
-
-
-async def test_a_worker_that_polls_on_is_held_a_moment_and_then_released_again(
-    attempt: Attempt, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(proxy_module, "RELEASE_AGAIN_SECONDS", 0.2)
-    upstream.answer = hold_claims
-    attempt.proxy.release_claims()
-    async with attempt.client() as client:
-        begun = asyncio.get_running_loop().time()
-        assert (await client.post(CLAIMS, json=IDLE_CLAIM)).json() == {}
-        assert asyncio.get_running_loop().time() - begun >= 0.19
-
-
-@pytest.mark.parametrize(
-    "claim",
-    [
-        {**IDLE_CLAIM, "completed": [{"call": "a", "outcome": "Succeeded"}]},
-        {**IDLE_CLAIM, "max": 0, "wait": "0s", "draining": True},
-        {**IDLE_CLAIM, "wait": "0s", "running": ["a"]},
-    ],
-)
-async def test_a_claim_that_reports_something_is_left_to_the_api(
-    attempt: Attempt, upstream: Upstream, claim: dict[str, object]
-) -> None:
-    upstream.answer = hold_claims
-    async with attempt.client() as client:
-        posted = asyncio.create_task(client.post(CLAIMS, json=claim))
-        await eventually(lambda: attempt.told == ["claimed"])
-        attempt.proxy.release_claims()
-        done, _ = await asyncio.wait({posted}, timeout=0.2)
-        assert not done
-        posted.cancel()
-
-
-@pytest.mark.parametrize("results", [0, 3])
-async def test_an_accepted_final_claim_is_noticed_however_large(attempt: Attempt, results: int) -> None:
-    record = {"call": "a", "outcome": "Succeeded", "result": {"inline": "x" * 60_000}}
-    final = {**IDLE_CLAIM, "completed": [record] * results, "max": 0, "wait": "0s", "draining": True}
-    async with attempt.client() as client:
-        await client.post(CLAIMS, json=IDLE_CLAIM)
-        assert attempt.told == ["claimed"]
-        await client.post(CLAIMS, content=json.dumps(final))
-    assert attempt.told == ["claimed", "claimed", "final"]
-
-
-async def test_a_refused_final_claim_is_not_the_end(attempt: Attempt, upstream: Upstream) -> None:
-    async def refuse(head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readexactly(content_length(head))
-        writer.write(b"HTTP/1.1 503 Unavailable\r\ncontent-length: 0\r\n\r\n")
-
-    upstream.answer = refuse
-    async with attempt.client() as client:
-        await client.post(CLAIMS, json={**IDLE_CLAIM, "draining": True})
-    assert attempt.told == ["claimed"]
 
 
 async def test_the_socket_is_for_its_owner_only_and_its_folder_may_be_deep(upstream: Upstream, tmp_path: Path) -> None:
