@@ -185,6 +185,9 @@ class Settings(BaseSettings):
     log_request_bytes_max: int = Field(default=4 << 20, description="One batch of lines from a node.")
     log_poll_seconds: float = Field(default=0.5, description="How late lines from another API process may be noticed.")
     log_tail_lines_max: int = Field(default=100_000, description="Largest `tailLines`; more is taken for this many.")
+    log_follow_seconds_max: float = Field(
+        default=30 * 86_400.0, description="A followed log is ended after this long; no client opens it again."
+    )
     log_followers_max: int = Field(default=2_000, description="Followed logs of one process; more get 429.")
     log_settle_seconds: float = Field(
         default=2.0, description="How long a follower waits for the last lines after its call or worker has ended."

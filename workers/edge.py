@@ -8,17 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from api.app import create_app
 from api.blobs import BlobRoutes
 from api.claims import ClaimsRoute
 from api.deps import Deps, SubresourceHandler
+from api.logs import LogRoutes
+from api.node import NodeRoutes
+from api.logs import LogRoutes
+from api.node import NodeRoutes
 from controlplane.calls.dispatcher import Dispatcher
+from controlplane.capacity.leases import AttemptLeases
+from controlplane.capacity.leases import AttemptLeases
 from controlplane.identity.authenticator import Authenticator
+from controlplane.identity.tokens import TokenHasher
+from controlplane.identity.tokens import TokenHasher
 from controlplane.kinds.registry import BY_PLURAL
+from controlplane.logs.news import LogNews
+from controlplane.logs.reader import LogReader
+from controlplane.logs.rows import LogWriter
+from controlplane.logs.news import LogNews
+from controlplane.logs.reader import LogReader
+from controlplane.logs.rows import LogWriter
 from controlplane.settings import Settings
 from controlplane.store.database import Database
 from controlplane.store.watch import Watches
@@ -54,7 +69,8 @@ async def open_edge(core: Core) -> AsyncIterator[tuple[Deps, Callable[[], None]]
 
 
 def _deps(core: Core) -> Deps:
-    return Deps(
+    news = LogNews(core.database, core.feed, core.settings)
+    deps = Deps(
         settings=core.settings,
         clock=core.clock,
         kinds=BY_PLURAL,
@@ -64,23 +80,44 @@ def _deps(core: Core) -> Deps:
         feed=core.feed,
         watches=Watches(core.database, core.feed, core.settings),
         authenticate=Authenticator(core.database, core.settings, core.clock),
-        subresources=_subresources(core),
-        routes=[*BlobRoutes(core.blobs, core.settings).routes()],
+        routes=[*BlobRoutes(core.blobs, core.settings).routes(), *_node_routes(core, news).routes()],
         required={"database": lambda: _database_answers(core.database)},
         optional={"engine": lambda: _engine_keeps_up(core.dispatcher)},
         release=RELEASE,
     )
+    reader = LogReader(
+        database=core.database,
+        objects=core.objects,
+        cache=core.cache,
+        news=news,
+        settings=core.settings,
+        clock=core.clock,
+    )
+    # A followed log asks what any request asks: who is there, and is this process stopping.
+    subresources = {("functions", "claims", "POST"): _claims(core), **LogRoutes(reader, deps).subresources()}
+    return replace(deps, subresources=subresources)
 
 
-def _subresources(core: Core) -> Mapping[tuple[str, str, str], SubresourceHandler]:
-    claims = ClaimsRoute(
+def _claims(core: Core) -> SubresourceHandler:
+    return ClaimsRoute(
         writer=core.writer,
         waiting=core.waiting,
         settings=core.settings,
         blob_present=core.blobs.exists,
         redactor=core.secrets.redactor,
     )
-    return {("functions", "claims", "POST"): claims}
+
+
+def _node_routes(core: Core, news: LogNews) -> NodeRoutes:
+    leases = AttemptLeases(
+        database=core.database,
+        cache=core.cache,
+        writer=core.writer,
+        secrets=core.secrets,
+        hasher=TokenHasher(core.settings.secret_key),
+        clock=core.clock,
+    )
+    return NodeRoutes(leases, LogWriter(core.database, news, core.settings), core.settings)
 
 
 async def _database_answers(database: Database) -> bool:

@@ -1,0 +1,95 @@
+"""`GET …/{plural}/{name}/log`: what workers printed, as plain text, and with `follow` what they print now.
+
+The query is that of the public command line and SDK: `follow`, `tailLines`, `sinceSeconds`, `timestamps`, `attempt`;
+other parameters are ignored. Neither client opens a log stream again that ended early, so a followed log lives until
+its object has nothing more to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import Response
+
+from api.deps import SubresourceHandler, Target
+from api.streams import StreamResponse
+from controlplane.errors import ApiError, Reason
+from controlplane.identity.principal import Principal
+from controlplane.identity.scopes import require
+from controlplane.kinds.registry import KINDS
+from controlplane.logs.reader import LogOptions, LogReader
+from controlplane.logs.subjects import LOGGED_KINDS
+from controlplane.machinery.kind import Verb
+from controlplane.settings import Settings
+from controlplane.store.contract import Key
+
+Authenticate = Callable[[bytes], Awaitable[Principal]]
+"""From an Authorization header to the caller."""
+
+_TRUE = frozenset({"true", "1", "t", "True", "TRUE", "T"})
+_FALSE = frozenset({"false", "0", "f", "False", "FALSE", "F", ""})
+_NUMBER_MAX = 1 << 40
+_ATTEMPT_LENGTH_MAX = 63
+
+
+class LogRoutes:
+    """The handlers of logs."""
+
+    def __init__(
+        self, reader: LogReader, authenticate: Authenticate, stopping: asyncio.Event, settings: Settings
+    ) -> None:
+        self._reader = reader
+        self._authenticate = authenticate
+        self._stopping = stopping
+        self._seconds_max = settings.log_follow_seconds_max
+
+    def subresources(self) -> Mapping[tuple[str, str, str], SubresourceHandler]:
+        """`log` of every kind that has one."""
+        return {(KINDS[kind].plural, "log", "GET"): self.log for kind in LOGGED_KINDS}
+
+    async def log(self, request: Request, caller: Principal, target: Target) -> Response:
+        """The log of one object."""
+        require(caller, target.kind.scope_resource, Verb.GET, target.project)
+        options = log_options(request.query_params)
+        chunks = await self._reader.read(Key(target.kind.kind, caller.org, target.project, target.name), options)
+        authorization = request.headers.get("authorization", "").encode("latin-1")
+        return StreamResponse(
+            chunks,
+            media_type="text/plain; charset=utf-8",
+            seconds_max=self._seconds_max,
+            stopping=self._stopping,
+            recheck=lambda: self._authenticate(authorization),
+        )
+
+
+def log_options(query: QueryParams) -> LogOptions:
+    """How the query asks for a log; BadRequest for a value that cannot be read."""
+    attempt = query.get("attempt", "")
+    if len(attempt) > _ATTEMPT_LENGTH_MAX or "\0" in attempt:
+        raise ApiError(Reason.BAD_REQUEST, "`attempt` must be the number or the name of an attempt")
+    return LogOptions(
+        follow=_flag(query, "follow"),
+        tail_lines=_number(query, "tailLines"),
+        since_seconds=_number(query, "sinceSeconds"),
+        timestamps=_flag(query, "timestamps"),
+        attempt=attempt,
+    )
+
+
+def _flag(query: QueryParams, name: str) -> bool:
+    value = query.get(name, "")
+    if value not in _TRUE | _FALSE:
+        raise ApiError(Reason.BAD_REQUEST, f'`{name}` must be "true" or "false", not "{value}"')
+    return value in _TRUE
+
+
+def _number(query: QueryParams, name: str) -> int | None:
+    value = query.get(name, "")
+    if not value:
+        return None
+    if not (value.isascii() and value.isdigit()):
+        raise ApiError(Reason.BAD_REQUEST, f'`{name}` must be a whole number that is not negative, not "{value}"')
+    return min(int(value[:20]), _NUMBER_MAX)

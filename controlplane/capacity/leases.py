@@ -1,0 +1,143 @@
+"""What a node is told when it takes an attempt, and what it tells about it.
+
+A lease is everything needed to run one worker: what to run, the variables of its environment with the values of
+Secrets, and a token that speaks for this attempt and nothing else. None of it passes through workflows, whose history
+stays. The routes are in `api/node.py`, the node's side in `activities/node_api.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
+
+from controlplane.clock import Clock, format_time
+from controlplane.errors import ApiError, Reason, not_found
+from controlplane.identity.tokens import TokenHasher, mint_attempt_token
+from controlplane.secrets.environment import NoteSecretUse, SecretReader
+from controlplane.store.cache import ObjectCache
+from controlplane.store.contract import Document, Key, Reads, Tx
+from controlplane.store.database import Database
+from controlplane.store.writer import Writer
+
+_ATTEMPT = """
+SELECT uid, org, project, function, function_uid, epoch, concurrency, finished_at FROM attempts WHERE uid = $1
+"""
+_MESSAGES = {
+    "Preparing": "the environment of the worker is being prepared",
+    "Starting": "the worker's process runs and loads the function",
+    "Draining": "the worker finishes its calls and leaves",
+}
+"""By the phase a node tells. Readiness is not among them: the first claim proves it, and stamps it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lease:
+    """One worker to run. It holds secrets: it must not be logged or stored."""
+
+    token: str
+    project: str
+    function: str
+    function_uid: str
+    concurrency: int
+    spec: Document
+    variables: dict[str, str]
+
+
+class AttemptLeases:
+    """Gives attempts to nodes."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        cache: ObjectCache,
+        writer: Writer,
+        secrets: SecretReader,
+        hasher: TokenHasher,
+        clock: Clock,
+    ) -> None:
+        self._database = database
+        self._cache = cache
+        self._writer = writer
+        self._secrets = secrets
+        self._hasher = hasher
+        self._clock = clock
+
+    async def lease(self, attempt: str, epoch: int) -> Lease:
+        """Everything to run the worker of an attempt; a repetition gives a new token and ends the one before.
+
+        Raises NotFound when the attempt, its Function or one of its Secrets does not exist, Conflict when the attempt
+        has ended or has another epoch, Invalid when a Secret's value cannot be a variable.
+        """
+        row = await self._live(attempt, epoch)
+        function = await self._cache.read(Key("Function", row["org"], row["project"], row["function"]))
+        if function is None or function["metadata"]["uid"] != row["function_uid"]:
+            raise not_found("functions", row["function"])
+        environment = await self._secrets.environment(row["org"], row["project"], function["spec"])
+        minted = await mint_attempt_token(
+            self._database, self._hasher, attempt=attempt, epoch=epoch, now=self._clock.now()
+        )
+        if minted is None:
+            raise _over(attempt)
+        if environment.secrets:
+            await self._writer.write(NoteSecretUse(environment.secrets))
+        return Lease(
+            token=minted[0],
+            project=row["project"],
+            function=row["function"],
+            function_uid=row["function_uid"],
+            concurrency=row["concurrency"],
+            spec=function["spec"],
+            variables=environment.variables,
+        )
+
+    async def report_phase(self, attempt: str, epoch: int, phase: str) -> None:
+        """Note in the Attempt object how far its worker is; NotFound and Conflict as `lease` raises them."""
+        row = await self._live(attempt, epoch)
+        if phase in _MESSAGES:
+            await self._writer.write(_NotePhase(Key("Attempt", row["org"], row["project"], attempt), epoch, phase))
+
+    async def _live(self, attempt: str, epoch: int) -> asyncpg.Record:
+        rows = await self._database.fetch(_ATTEMPT, attempt)
+        if not rows:
+            raise not_found("attempts", attempt)
+        if rows[0]["epoch"] != epoch or rows[0]["finished_at"] is not None:
+            raise _over(attempt)
+        return rows[0]
+
+
+class _NotePhase:
+    """Writes what a phase says into the Attempt's status, unless the attempt has gone on to its end meanwhile."""
+
+    def __init__(self, key: Key, epoch: int, phase: str) -> None:
+        self._key = key
+        self._epoch = epoch
+        self._phase = phase
+
+    def reads(self) -> Reads:
+        return Reads(keys=(self._key,))
+
+    def apply(self, tx: Tx) -> None:
+        document = tx.get(self._key)
+        if document is None or document["spec"]["epoch"] != self._epoch or "finishedTime" in _timings(document):
+            return
+        status = {**document["status"], "message": _MESSAGES[self._phase]}
+        if self._phase == "Starting":
+            status["timings"] = {**_timings(document), "commandStartedTime": format_time(tx.now)}
+        tx.put(self._key, {**document, "status": status})
+
+
+def _timings(document: Document) -> dict[str, Any]:
+    timings: dict[str, Any] = document["status"].get("timings", {})
+    return timings
+
+
+def _over(attempt: str) -> ApiError:
+    return ApiError(
+        Reason.CONFLICT,
+        f'attempts.nodus.dev "{attempt}" is over or was given to another worker',
+        subject=("attempts", attempt),
+        fix="Stop this worker; the server starts another where one is needed.",
+    )
