@@ -39,7 +39,7 @@ HOST = "127.0.0.1"
 PREFIX = "NODUS_SERVER_"
 PASSED_ON = (PREFIX, "NODUS_PYTHON_")
 """Our settings and the places of interpreters reach the processes; what is meant for clients does not."""
-READY_SECONDS_MAX = 60.0
+READY_SECONDS_MAX = 120.0
 STOP_SECONDS = 15.0
 EXPECTED = (RuntimeError, StartError, GaveUpError)
 """Failures whose message tells all an operator needs."""
