@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 
-from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from api.app import create_app
@@ -19,18 +18,11 @@ from api.claims import ClaimsRoute
 from api.deps import Deps, SubresourceHandler
 from api.logs import LogRoutes
 from api.node import NodeRoutes
-from api.logs import LogRoutes
-from api.node import NodeRoutes
 from controlplane.calls.dispatcher import Dispatcher
-from controlplane.capacity.leases import AttemptLeases
 from controlplane.capacity.leases import AttemptLeases
 from controlplane.identity.authenticator import Authenticator
 from controlplane.identity.tokens import TokenHasher
-from controlplane.identity.tokens import TokenHasher
 from controlplane.kinds.registry import BY_PLURAL
-from controlplane.logs.news import LogNews
-from controlplane.logs.reader import LogReader
-from controlplane.logs.rows import LogWriter
 from controlplane.logs.news import LogNews
 from controlplane.logs.reader import LogReader
 from controlplane.logs.rows import LogWriter
@@ -70,21 +62,6 @@ async def open_edge(core: Core) -> AsyncIterator[tuple[Deps, Callable[[], None]]
 
 def _deps(core: Core) -> Deps:
     news = LogNews(core.database, core.feed, core.settings)
-    deps = Deps(
-        settings=core.settings,
-        clock=core.clock,
-        kinds=BY_PLURAL,
-        resources=core.resources,
-        objects=core.objects,
-        cache=core.cache,
-        feed=core.feed,
-        watches=Watches(core.database, core.feed, core.settings),
-        authenticate=Authenticator(core.database, core.settings, core.clock),
-        routes=[*BlobRoutes(core.blobs, core.settings).routes(), *_node_routes(core, news).routes()],
-        required={"database": lambda: _database_answers(core.database)},
-        optional={"engine": lambda: _engine_keeps_up(core.dispatcher)},
-        release=RELEASE,
-    )
     reader = LogReader(
         database=core.database,
         objects=core.objects,
@@ -93,9 +70,26 @@ def _deps(core: Core) -> Deps:
         settings=core.settings,
         clock=core.clock,
     )
-    # A followed log asks what any request asks: who is there, and is this process stopping.
-    subresources = {("functions", "claims", "POST"): _claims(core), **LogRoutes(reader, deps).subresources()}
-    return replace(deps, subresources=subresources)
+    authenticate = Authenticator(core.database, core.settings, core.clock)
+    stopping = asyncio.Event()
+    logs = LogRoutes(reader, authenticate, stopping, core.settings)
+    return Deps(
+        settings=core.settings,
+        clock=core.clock,
+        kinds=BY_PLURAL,
+        resources=core.resources,
+        objects=core.objects,
+        cache=core.cache,
+        feed=core.feed,
+        watches=Watches(core.database, core.feed, core.settings),
+        authenticate=authenticate,
+        subresources={("functions", "claims", "POST"): _claims(core), **logs.subresources()},
+        routes=[*BlobRoutes(core.blobs, core.settings).routes(), *_node_routes(core, news).routes()],
+        required={"database": lambda: _database_answers(core.database)},
+        optional={"engine": lambda: _engine_keeps_up(core.dispatcher)},
+        stopping=stopping,
+        release=RELEASE,
+    )
 
 
 def _claims(core: Core) -> SubresourceHandler:
