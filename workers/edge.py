@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 
 from starlette.types import ASGIApp
 
@@ -71,7 +70,10 @@ def _deps(core: Core) -> Deps:
         settings=core.settings,
         clock=core.clock,
     )
-    deps = Deps(
+    authenticate = Authenticator(core.database, core.settings, core.clock)
+    stopping = asyncio.Event()
+    logs = LogRoutes(reader, authenticate, stopping, core.settings)
+    return Deps(
         settings=core.settings,
         clock=core.clock,
         kinds=BY_PLURAL,
@@ -80,15 +82,13 @@ def _deps(core: Core) -> Deps:
         cache=core.cache,
         feed=core.feed,
         watches=Watches(core.database, core.feed, core.settings),
-        authenticate=Authenticator(core.database, core.settings, core.clock),
+        authenticate=authenticate,
+        subresources={("functions", "claims", "POST"): _claims(core), **logs.subresources()},
         routes=[*BlobRoutes(core.blobs, core.settings).routes(), *_node_routes(core, news).routes()],
         required={"database": lambda: _database_answers(core.database)},
         optional={"engine": lambda: _engine_keeps_up(core.dispatcher)},
+        stopping=stopping,
         release=RELEASE,
-    )
-    # A followed log asks what any request asks: who is there, and is this process stopping.
-    return replace(
-        deps, subresources={("functions", "claims", "POST"): _claims(core), **LogRoutes(reader, deps).subresources()}
     )
 
 
