@@ -7,13 +7,14 @@ its object has nothing more to say.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.deps import Deps, SubresourceHandler, Target
+from api.deps import SubresourceHandler, Target
 from api.streams import StreamResponse
 from controlplane.errors import ApiError, Reason
 from controlplane.identity.principal import Principal
@@ -22,7 +23,11 @@ from controlplane.kinds.registry import KINDS
 from controlplane.logs.reader import LogOptions, LogReader
 from controlplane.logs.subjects import LOGGED_KINDS
 from controlplane.machinery.kind import Verb
+from controlplane.settings import Settings
 from controlplane.store.contract import Key
+
+Authenticate = Callable[[bytes], Awaitable[Principal]]
+"""From an Authorization header to the caller."""
 
 _TRUE = frozenset({"true", "1", "t", "True", "TRUE", "T"})
 _FALSE = frozenset({"false", "0", "f", "False", "FALSE", "F", ""})
@@ -33,9 +38,13 @@ _ATTEMPT_LENGTH_MAX = 63
 class LogRoutes:
     """The handlers of logs."""
 
-    def __init__(self, reader: LogReader, deps: Deps) -> None:
+    def __init__(
+        self, reader: LogReader, authenticate: Authenticate, stopping: asyncio.Event, settings: Settings
+    ) -> None:
         self._reader = reader
-        self._deps = deps
+        self._authenticate = authenticate
+        self._stopping = stopping
+        self._seconds_max = settings.log_follow_seconds_max
 
     def subresources(self) -> Mapping[tuple[str, str, str], SubresourceHandler]:
         """`log` of every kind that has one."""
@@ -50,9 +59,9 @@ class LogRoutes:
         return StreamResponse(
             chunks,
             media_type="text/plain; charset=utf-8",
-            seconds_max=self._deps.settings.log_follow_seconds_max,
-            stopping=self._deps.stopping,
-            recheck=lambda: self._deps.authenticate(authorization),
+            seconds_max=self._seconds_max,
+            stopping=self._stopping,
+            recheck=lambda: self._authenticate(authorization),
         )
 
 
