@@ -10,10 +10,9 @@ either.
 from __future__ import annotations
 
 import asyncio
-import os
 
 import structlog
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowFailureError
 from temporalio.common import Priority, WorkflowIDConflictPolicy
 from temporalio.service import RPCError
 
@@ -42,7 +41,7 @@ async def send_canary(client: Client, seconds: float) -> None:
         async with asyncio.timeout(START_SECONDS_MAX):
             handle = await client.start_workflow(
                 CanaryWorkflow.run,
-                id=f"canary/{os.getpid()}",
+                id=canary_workflow_id(client),
                 task_queue=CONTROL_TASK_QUEUE,
                 id_conflict_policy=WorkflowIDConflictPolicy.TERMINATE_EXISTING,
                 # Ahead of any backlog: it asks whether workflows run, not how many wait.
@@ -57,8 +56,13 @@ async def send_canary(client: Client, seconds: float) -> None:
     except TimeoutError:
         if await _still_open(client, handle.id):
             raise WedgedError(f"a workflow that does nothing took more than {seconds} s") from None
-    except RPCError as error:
+    except (RPCError, WorkflowFailureError) as error:
         log.warning("the canary could not be awaited", told=str(error))
+
+
+def canary_workflow_id(client: Client) -> str:
+    """The id of this process's canary; pids alone repeat from one container to the next."""
+    return f"canary/{client.identity}"
 
 
 async def _still_open(client: Client, workflow_id: str) -> bool:

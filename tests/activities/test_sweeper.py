@@ -1,0 +1,211 @@
+"""The sweeper's chores one by one, over a clock the test moves; the engine is real and runs no worker."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+from temporalio.client import Client
+
+from activities.attempts import AttemptActivities
+from activities.departures import Departures
+from activities.engine import Engine, attempt_workflow_id
+from activities.retention import Retention
+from activities.sweeper import Sweeper
+from controlplane.blobs.service import open_blob_store
+from controlplane.calls.engine import AttachWorkflow, MarkReported
+from controlplane.calls.recovery import LoseAttempt
+from controlplane.capacity.attempts import CloseAttempt
+from controlplane.capacity.endings import WorkerEnd
+from controlplane.capacity.rows import WorkerQueries
+from controlplane.kinds.registry import KINDS
+from controlplane.resources import build
+from controlplane.store.cache import ObjectCache
+from controlplane.store.contract import Key
+from controlplane.store.events import NORMAL, Happening, RecordEvent
+from tests.fixtures.calls import ORG, PROJECT, Calls, ScriptedWorker, succeeded
+
+DAY = 86_400
+
+
+@dataclass
+class Sweeping:
+    """A sweeper and the world it sweeps."""
+
+    calls: Calls
+    sweeper: Sweeper
+    retention: Retention
+    workers: WorkerQueries
+    client: Client
+
+    async def worker(self) -> ScriptedWorker:
+        """A worker that some node runs; the engine is shared by all tests, so no other had its name."""
+        self.calls._numbers = secrets.randbelow(10**9)
+        worker = await self.calls.worker()
+        await self.calls.database.execute("UPDATE attempts SET node = 'nowhere'")
+        return worker
+
+
+@pytest.fixture
+async def sweeping(calls: Calls, temporal_client: Client, tmp_path: Path) -> Sweeping:
+    changes = {"data_dir": tmp_path, "secret_key": SecretStr("ab" * 32)}
+    settings = calls.settings.model_copy(update=changes)
+    cache = ObjectCache(calls.database, calls.feed, frozenset({"App", "Function"}))
+    await cache.start()
+    blobs = await open_blob_store(calls.database, settings, calls.clock)
+    resources = build(
+        database=calls.database, writer=calls.writer, objects=calls.objects, cache=cache, feed=calls.feed, kinds=KINDS,
+        hooks={"FunctionCall": calls.hooks}, blob_exists=blobs.exists, settings=settings, clock=calls.clock,
+    )  # fmt: skip
+    engine = Engine(temporal_client, 5.0)
+    attempts = AttemptActivities(calls.writer, calls.rules, calls.clock)
+    departures = Departures(
+        database=calls.database, writer=calls.writer, engine=engine, attempts=attempts, settings=settings,
+        clock=calls.clock,
+    )  # fmt: skip
+    retention = Retention(
+        database=calls.database, cache=cache, deleter=resources.deleter, blobs=blobs, settings=settings,
+        clock=calls.clock,
+    )  # fmt: skip
+    sweeper = Sweeper(
+        database=calls.database, writer=calls.writer, cache=cache, engine=engine, deleter=resources.deleter,
+        departures=departures, attempts=attempts, retention=retention, settings=settings, clock=calls.clock,
+    )  # fmt: skip
+    await calls.function(recovery={"maxAttempts": 3})
+    return Sweeping(calls, sweeper, retention, WorkerQueries(calls.database), temporal_client)
+
+
+async def test_a_worker_that_stops_claiming_is_killed_and_given_up_when_nobody_confirms_it(sweeping: Sweeping) -> None:
+    calls = sweeping.calls
+    [name] = await calls.create()
+    worker = await sweeping.worker()
+    await worker.take()
+    calls.clock.advance(74)
+    await sweeping.sweeper.end_lapsed_leases()
+    assert not (await calls.attempt(worker))["draining"]
+    calls.clock.advance(2)
+    await sweeping.sweeper.end_lapsed_leases()
+    row = await calls.attempt(worker)
+    assert (row["draining"], row["drain_reason"], row["state"]) == (True, "LeaseExpired", "ready")
+    assert await calls.phase(name) == "Running"
+    described = await sweeping.client.get_workflow_handle(attempt_workflow_id(row["uid"])).describe()
+    assert described.close_time is None
+    calls.clock.advance(31)
+    await sweeping.sweeper.end_lapsed_leases()
+    assert (await calls.attempt(worker))["reason"] == "NodeLost"
+    status = await calls.status(name)
+    assert (status["phase"], status["recoveries"]) == ("Recovering", 1)
+    await sweeping.client.get_workflow_handle(attempt_workflow_id(row["uid"])).terminate()
+
+
+async def test_a_call_past_its_deadline_and_grace_ends_and_its_worker_is_condemned(sweeping: Sweeping) -> None:
+    calls = sweeping.calls
+    [name] = await calls.create(timeout="10s")
+    worker = await sweeping.worker()
+    await worker.take()
+    calls.clock.advance(69)
+    await sweeping.sweeper.end_overdue_calls()
+    assert await calls.phase(name) == "Running"
+    calls.clock.advance(2)
+    await sweeping.sweeper.end_overdue_calls()
+    status = await calls.status(name)
+    assert (status["phase"], status["reason"]) == ("Failed", "DeadlineExceeded")
+    calls.clock.advance(1)
+    await sweeping.sweeper.end_stuck_workers()
+    row = await calls.attempt(worker)
+    assert (row["drain_reason"], row["has_workflow"]) == ("DeadlineExceeded", True)
+    await sweeping.client.get_workflow_handle(attempt_workflow_id(row["uid"])).terminate()
+
+
+async def test_a_cancel_that_the_worker_ignores_ends_the_call_after_its_grace(sweeping: Sweeping) -> None:
+    calls = sweeping.calls
+    [name] = await calls.create()
+    worker = await sweeping.worker()
+    await worker.take()
+    await calls.cancel(name)
+    assert await calls.phase(name) == "Cancelling"
+    calls.clock.advance(31)
+    await sweeping.sweeper.end_overdue_calls()
+    assert await calls.phase(name) == "Cancelled"
+
+
+async def test_a_worker_that_takes_too_long_to_start_is_killed(sweeping: Sweeping) -> None:
+    calls = sweeping.calls
+    worker = await sweeping.worker()
+    calls.clock.advance(301)
+    await sweeping.sweeper.end_stuck_workers()
+    row = await calls.attempt(worker)
+    assert (row["draining"], row["drain_reason"]) == (True, "StartupTimeout")
+    await sweeping.client.get_workflow_handle(attempt_workflow_id(row["uid"])).terminate()
+
+
+async def test_a_call_whose_workflow_is_gone_gets_another(sweeping: Sweeping) -> None:
+    calls = sweeping.calls
+    [name] = await calls.create()
+    worker = await sweeping.worker()
+    await worker.take()
+    ref = await calls.ref(name)
+    await calls.writer.write(AttachWorkflow(ref, b"token"))
+    [row] = await calls.database.fetch("SELECT epoch FROM attempts")
+    await calls.writer.write(LoseAttempt(worker.claimant.attempt, row["epoch"], None, calls.rules))
+    await calls.writer.write(MarkReported(ref, b"token"))
+    waiting = await calls.row(name)
+    assert waiting is not None
+    assert (waiting["state"], waiting["has_workflow"]) == ("waiting", True)
+    calls.clock.advance(61)
+    await sweeping.sweeper.wake_silent_workflows()
+    detached = await calls.row(name)
+    assert detached is not None
+    assert (detached["state"], detached["has_workflow"]) == ("waiting", False)
+
+
+async def test_calls_attempts_and_events_are_kept_for_their_time_and_then_forgotten(sweeping: Sweeping) -> None:
+    calls = sweeping.calls
+    ended, open_call = await calls.create("a", "b")
+    worker = await sweeping.worker()
+    assert await worker.take() == [ended]
+    await worker.claim(succeeded(ended), take=0)
+    key = Key("Attempt", ORG, PROJECT, worker.claimant.attempt)
+    await calls.writer.write(CloseAttempt(key, WorkerEnd(outcome="Exited", exit_code=0)))
+    await calls.writer.write(
+        RecordEvent(Happening(key=key, uid="u", type=NORMAL, reason="Something", message="happened"))
+    )
+
+    async def kept() -> dict[str, int]:
+        rows = await calls.database.fetch("SELECT kind, count(*) AS n FROM objects GROUP BY kind")
+        return {row["kind"]: row["n"] for row in rows}
+
+    async def forget() -> None:
+        await sweeping.retention.forget_calls()
+        await sweeping.retention.forget_attempts()
+        await sweeping.retention.forget_events()
+        await sweeping.retention.compact_changes()
+
+    calls.clock.advance(DAY + 60)
+    await forget()
+    assert await kept() == {"Attempt": 1, "Function": 1, "FunctionCall": 2}
+    calls.clock.advance(6 * DAY)
+    await forget()
+    assert await kept() == {"Function": 1, "FunctionCall": 1}
+    assert await calls.phase(open_call) == "Queued"
+    assert await calls.database.fetchval("SELECT count(*) FROM attempts") == 0
+
+
+async def test_blobs_nobody_uses_or_names_are_deleted(sweeping: Sweeping) -> None:
+    calls = sweeping.calls
+    digests = {name: name * 64 for name in "abc"}
+    for digest in digests.values():
+        await calls.database.execute(
+            "INSERT INTO blobs (org, project, digest, size_bytes, content_type, location, created_at, last_used_at) "
+            "VALUES ($1, $2, $3, 1, '', $3, $4, $4)",
+            ORG, PROJECT, digest, calls.clock.now(),
+        )  # fmt: skip
+    await calls.function("g", code={"blob": f"sha256:{digests['a']}"})
+    await calls.create(input={"encoding": "Pickle", "blob": f"sha256:{digests['b']}"})
+    calls.clock.advance(8 * DAY)
+    await sweeping.retention.forget_blobs()
+    rows = await calls.database.fetch("SELECT digest FROM blobs ORDER BY digest")
+    assert [row["digest"] for row in rows] == [digests["a"], digests["b"]]
