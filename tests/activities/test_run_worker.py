@@ -6,9 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-import os
 import signal
-import subprocess
 import sys
 import uuid
 from collections.abc import AsyncIterator
@@ -41,6 +39,7 @@ from runtime.process import Ending
 from runtime.supervisor import WorkerReport
 from tests.fixtures.eventually import eventually
 from tests.runtime.scripted_api import ScriptedApi
+from tests.workers.node_process import Node
 from workers.engines.temporal import EmbeddedTemporal
 
 APP = "import nodus\napp = nodus.App('test')\n"
@@ -89,31 +88,6 @@ class RunOnNode:
         )
 
 
-@dataclasses.dataclass
-class Node:
-    """A node process of its own, as `python -m workers node` runs it."""
-
-    name: str
-    environment: dict[str, str]
-    log: Path
-    process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "workers", "node"], env=self.environment, stdout=log, stderr=log
-            )
-
-    def signal(self, number: int) -> None:
-        assert self.process is not None
-        self.process.send_signal(number)
-
-    async def ended(self) -> int:
-        assert self.process is not None
-        await eventually(lambda: self.process is not None and self.process.poll() is not None, within=25)
-        return self.process.wait()
-
-
 @pytest.fixture
 async def api() -> AsyncIterator[ScriptedApi]:
     minor = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -130,15 +104,14 @@ def node_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def node(api: ScriptedApi, temporal: EmbeddedTemporal, node_data: Path, tmp_path: Path) -> AsyncIterator[Node]:
     name = f"node-{uuid.uuid4().hex[:8]}"
     settings = {
-        "NODE_NAME": name,
-        "NODE_TOKEN": api.node_token,
-        "API_URL": api.url,
-        "TEMPORAL_ADDRESS": temporal.address,
-        "DATA_DIR": str(node_data),
-        "NODE_STOP_SECONDS": "2",
+        "node_name": name,
+        "node_token": api.node_token,
+        "api_url": api.url,
+        "temporal_address": temporal.address,
+        "data_dir": str(node_data),
+        "node_stop_seconds": "2",
     }
-    environment = {**os.environ, **{f"NODUS_SERVER_{key}": value for key, value in settings.items()}}
-    made = Node(name, environment, tmp_path / "node.log")
+    made = Node(settings, tmp_path / "node.log")
     made.start()
     yield made
     logging.getLogger(__name__).info(made.log.read_text())
@@ -158,7 +131,9 @@ async def handle(node: Node, temporal_client: Client, task_queue: str) -> AsyncI
         build_id="test",
     )
     async with worker:
-        started = await temporal_client.start_workflow(RunOnNode.run, node.name, id=node.name, task_queue=task_queue)
+        started = await temporal_client.start_workflow(
+            RunOnNode.run, node.settings["node_name"], id=node.settings["node_name"], task_queue=task_queue
+        )
         yield started
         with contextlib.suppress(Exception):
             await started.terminate()
@@ -199,10 +174,10 @@ async def test_a_killed_node_leaves_no_worker_and_its_next_start_reports_the_los
     api.set_code({"app.py": SLEEPER})
     api.call("one", 600)
     await eventually(lambda: "begun" in api.log, within=60)
-    assert sandboxed_workers(node.name)
+    assert sandboxed_workers(node.settings["node_name"])
     node.signal(signal.SIGKILL)
     await node.ended()
-    await eventually(lambda: not sandboxed_workers(node.name))
+    await eventually(lambda: not sandboxed_workers(node.settings["node_name"]))
     node.start()
     result: WorkerExit = await handle.result()
     assert result.outcome == NODE_RESTARTED
@@ -219,7 +194,7 @@ async def test_a_stopping_node_drains_its_workers_and_exits(
     result: WorkerExit = await handle.result()
     assert result.outcome == KILLED
     assert "2 s after it was asked to" in result.message
-    assert not sandboxed_workers(node.name)
+    assert not sandboxed_workers(node.settings["node_name"])
 
 
 async def test_an_attempt_the_api_refuses_is_not_started(api: ScriptedApi, handle: WorkflowHandle[Any, Any]) -> None:
