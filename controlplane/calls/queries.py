@@ -164,10 +164,12 @@ class CallQueries:
         `after` is where the last look stopped; give `StartLook.next_after` back to reach sessions beyond the first
         `_SESSIONS_MAX`. It is the beginning again after the last session.
         """
-        records = await self._database.fetch(_TO_START, limit, *after, _SESSIONS_MAX)
+        # Each session has a call to start, so more sessions than calls need not be found.
+        sessions_max = min(limit, _SESSIONS_MAX)
+        records = await self._database.fetch(_TO_START, limit, *after, sessions_max)
         calls = [CallRef.from_record(record) for record in records]
         last = max(records, key=lambda record: record["number"], default=None)
-        if last is None or last["number"] < min(limit, _SESSIONS_MAX):
+        if last is None or last["number"] < sessions_max:
             return StartLook(calls=calls, next_after=("", "", ""))
         return StartLook(calls=calls, next_after=(last["org"], last["project"], last["session"]))
 
