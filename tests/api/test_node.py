@@ -1,0 +1,168 @@
+"""What nodes ask: leases, log batches, phases."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.fixtures.app import ServedApi
+from tests.fixtures.plane import PutObject, insert_attempt
+
+
+@pytest.fixture
+async def node(project: ServedApi) -> AsyncIterator[httpx.AsyncClient]:
+    """A node's client of the server."""
+    token = project.core.settings.node_token.get_secret_value()
+    headers = {"Authorization": f"Bearer {token}"}
+    async with httpx.AsyncClient(base_url=project.url, headers=headers, trust_env=False) as client:
+        yield client
+
+
+async def attempt_of(api: ServedApi, function: dict[str, Any], *, epoch: int = 1, **columns: Any) -> str:
+    """A worker of the Function that starts: its row and its object."""
+    uid = f"att-{secrets.token_hex(8)}"
+    name, function_uid = function["metadata"]["name"], function["metadata"]["uid"]
+    await insert_attempt(
+        api.core.database,
+        uid,
+        project=api.project_name,
+        function=name,
+        function_uid=function_uid,
+        epoch=epoch,
+        **columns,
+    )
+    metadata = {"name": uid, "namespace": api.project_name, "uid": uid, "generation": 1}
+    document = {
+        "apiVersion": "nodus.dev/v1",
+        "kind": "Attempt",
+        "metadata": metadata,
+        "spec": {"slot": "0", "epoch": epoch},
+        "status": {"phase": "Provisioning"},
+    }
+    await api.core.writer.write(PutObject(api.object_key("Attempt", uid), document))
+    return uid
+
+
+async def test_a_lease_holds_all_a_worker_needs(project: ServedApi, node: httpx.AsyncClient) -> None:
+    await project.create("secrets", {"metadata": {"name": "s"}, "spec": {"stringData": {"TOKEN": "value", "A": "s"}}})
+    function = await project.function(
+        secrets=["s"], env=[{"name": "A", "value": "1"}], workingDir="/srv", scaling={"targetConcurrency": 3}
+    )
+    uid = await attempt_of(project, function, epoch=4, concurrency=3)
+    response = await node.post(f"/node/v1/attempts/{uid}/lease", json={"epoch": 4})
+    assert response.status_code == 200, response.text
+    assert response.headers["cache-control"] == "no-store"
+    lease = response.json()
+    assert lease["project"] == project.project_name
+    assert lease["function"] == "f"
+    assert lease["functionUid"] == function["metadata"]["uid"]
+    assert lease["concurrency"] == 3
+    assert lease["python"] == "3.11"
+    assert lease["workingDir"] == "/srv"
+    assert lease["resources"]["memory"] == "1Gi"
+    assert dict(lease["env"]) == {"TOKEN": "value", "A": "1"}
+    secret = (await project.client.get(f"{project.path}/secrets/s")).json()
+    assert secret["status"]["lastUsedTime"]
+
+
+async def test_the_token_of_a_lease_is_its_worker(project: ServedApi, node: httpx.AsyncClient) -> None:
+    uid = await attempt_of(project, await project.function())
+    lease = (await node.post(f"/node/v1/attempts/{uid}/lease", json={"epoch": 1})).json()
+    headers = {"Authorization": f"Bearer {lease['token']}"}
+    async with httpx.AsyncClient(base_url=project.url, headers=headers, trust_env=False) as worker:
+        told = await worker.get("/self")
+        assert told.json() == {
+            "kind": "Function",
+            "name": "f",
+            "project": project.project_name,
+            "attempt": uid,
+            "epoch": 1,
+            "index": 0,
+        }
+        assert (await worker.get(f"{project.path}/functions/f")).status_code == 200
+        assert (await worker.get(f"{project.path}/secrets")).status_code == 403
+        assert (await worker.post(f"/node/v1/attempts/{uid}/lease", json={"epoch": 1})).status_code == 403
+
+
+async def test_what_is_over_or_unknown_is_not_leased(project: ServedApi, node: httpx.AsyncClient) -> None:
+    function = await project.function()
+    finished = await attempt_of(project, function, state="finished", finished_at=project.core.clock.now())
+    newer = await attempt_of(project, function, epoch=2)
+    orphan = await attempt_of(project, {"metadata": {"name": "gone", "uid": "fn_gone"}})
+    for uid, epoch, status in ((finished, 1, 409), (newer, 1, 409), (orphan, 1, 404), ("att-unknown", 1, 404)):
+        refused = await node.post(f"/node/v1/attempts/{uid}/lease", json={"epoch": epoch})
+        assert refused.status_code == status, uid
+    assert await project.core.database.fetchval("SELECT count(*) FROM tokens WHERE attempt = $1", newer) == 0
+
+
+async def test_a_missing_secret_is_named_in_the_refusal(project: ServedApi, node: httpx.AsyncClient) -> None:
+    await project.create("secrets", {"metadata": {"name": "s"}, "spec": {"stringData": {"A": "1"}}})
+    uid = await attempt_of(project, await project.function(secrets=["s"]))
+    await project.client.delete(f"{project.path}/secrets/s")
+    refused = await node.post(f"/node/v1/attempts/{uid}/lease", json={"epoch": 1})
+    assert refused.status_code == 404
+    assert 'secrets.nodus.dev "s" not found' in refused.json()["message"]
+
+
+async def test_phases_show_in_the_attempt(project: ServedApi, node: httpx.AsyncClient) -> None:
+    uid = await attempt_of(project, await project.function())
+    for phase in ("Preparing", "Starting", "Ready", "Draining"):
+        told = await node.post(f"/node/v1/attempts/{uid}/phase", json={"epoch": 1, "phase": phase})
+        assert told.status_code == 204, told.text
+    attempt = (await project.client.get(f"{project.path}/attempts/{uid}")).json()
+    assert attempt["status"]["timings"]["commandStartedTime"].endswith("Z")
+    assert attempt["status"]["message"] == "the worker finishes its calls and leaves"
+    refused = await node.post(f"/node/v1/attempts/{uid}/phase", json={"epoch": 2, "phase": "Starting"})
+    assert refused.status_code == 409
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("lease", {}),
+        ("lease", {"epoch": "1"}),
+        ("lease", {"epoch": 1, "more": 1}),
+        ("phase", {"epoch": 1, "phase": "Dancing"}),
+        ("logs", {"chunks": [{"seq": -1, "lines": []}]}),
+        ("logs", {"chunks": [{"seq": 1, "lines": [[1, "stdout"]]}]}),
+        ("logs", {"chunks": [{"seq": 1, "lines": [[1, "other", "text"]]}]}),
+        ("logs", {"chunks": [{"seq": 1, "lines": [[1, "stdout", 5]]}]}),
+        ("logs", {"chunks": [{"seq": 1, "lines": [[-1, "stdout", "x"]]}]}),
+    ],
+)
+async def test_a_body_of_the_wrong_shape_is_refused(
+    project: ServedApi, node: httpx.AsyncClient, path: str, body: dict[str, Any]
+) -> None:
+    refused = await node.post(f"/node/v1/attempts/att-x/{path}", json=body)
+    assert refused.status_code == 422, refused.text
+
+
+async def test_only_a_node_may_ask(project: ServedApi) -> None:
+    for path, body in (
+        ("lease", {"epoch": 1}),
+        ("phase", {"epoch": 1, "phase": "Starting"}),
+        ("logs", {"chunks": []}),
+    ):
+        refused = await project.client.post(f"/node/v1/attempts/att-x/{path}", json=body)
+        assert refused.status_code == 403
+        assert refused.json()["details"]["missingScope"] == "nodes:connect"
+
+
+async def test_a_node_may_do_nothing_else(project: ServedApi, node: httpx.AsyncClient) -> None:
+    for path in ("functions", "secrets", "attempts"):
+        assert (await node.get(f"{project.path}/{path}")).status_code == 403
+
+
+async def test_repeated_leases_at_once_leave_one_that_works(project: ServedApi, node: httpx.AsyncClient) -> None:
+    uid = await attempt_of(project, await project.function())
+    leases = await asyncio.gather(*[node.post(f"/node/v1/attempts/{uid}/lease", json={"epoch": 1}) for _ in range(4)])
+    assert {lease.status_code for lease in leases} == {200}
+    last = await node.post(f"/node/v1/attempts/{uid}/lease", json={"epoch": 1})
+    assert await project.core.database.fetchval("SELECT count(*) FROM tokens WHERE attempt = $1", uid) == 1
+    headers = {"Authorization": f"Bearer {last.json()['token']}"}
+    assert (await project.client.get("/self", headers=headers)).status_code == 200
