@@ -91,3 +91,16 @@ async def test_a_port_that_is_taken_is_told_with_the_servers_own_words(
 def test_only_root_needs_another_user() -> None:
     # The other branch runs wherever the suite runs without root; both must keep working.
     assert (os.geteuid() == 0) == bool(EmbeddedPostgres(Path("x"), port=1, password="", log=Path("y"))._account)
+
+
+async def test_a_creation_that_was_killed_halfway_does_not_stop_the_next_start(tmp_path: Path) -> None:
+    half = tmp_path / "postgres.new"
+    (half / "base").mkdir(parents=True)
+    (half / "PG_VERSION").write_text("18\n")
+    started = EmbeddedPostgres(tmp_path / "postgres", port=free_port(), password=PASSWORD, log=tmp_path / "log")
+    await started.start()
+    try:
+        assert await rows(started, "SELECT 1 AS value")
+        assert not half.exists()
+    finally:
+        started.stop()

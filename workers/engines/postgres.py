@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pwd
+import shutil
 import signal
 import subprocess
 import time
@@ -121,17 +122,25 @@ class EmbeddedPostgres:
         return {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LC_ALL": "C.UTF-8", "TZ": "UTC"}
 
     def _prepare(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.folder.chmod(0o700)
-        if self._account is not None:
-            os.chown(self.folder, self._account.pw_uid, self._account.pw_gid)
-        if (self.folder / "PG_VERSION").exists():
+        """Make the cluster beside its place and move it there: an initdb that was killed leaves nothing in the way."""
+        if self.folder.exists():
             return
+        fresh = self.folder.with_name(f"{self.folder.name}.new")
+        if fresh.exists():
+            shutil.rmtree(fresh)
+        fresh.mkdir(parents=True, mode=0o700)
+        if self._account is not None:
+            os.chown(fresh, self._account.pw_uid, self._account.pw_gid)
+        self._initialise(fresh)
+        fresh.rename(self.folder)
+
+    def _initialise(self, folder: Path) -> None:
         # The password is on no command line and in no folder; the descriptor is all that leads to it.
         password = memory_file(self._password.encode())
         try:
             done = subprocess.run(
                 self._command(
+                    folder,
                     "initdb",
                     f"--username={USER}",
                     f"--pwfile=/proc/self/fd/{password}",
@@ -156,7 +165,7 @@ class EmbeddedPostgres:
         self._forget_recycled_pid()
         options = [word for name, value in OPTIONS.items() for word in ("-c", f"{name}={value}")]
         return start_child(
-            self._command("postgres", "-p", str(self.port), *options),
+            self._command(self.folder, "postgres", "-p", str(self.port), *options),
             environment=self._environment(),
             log=self._log,
             death_signal=signal.SIGINT,
@@ -183,13 +192,13 @@ class EmbeddedPostgres:
         if recycled:
             file.unlink()
 
-    def _command(self, program: str, *arguments: str) -> list[str]:
+    def _command(self, folder: Path, program: str, *arguments: str) -> list[str]:
         """The command line of one of the programs on the cluster, staged and without root's rights when we are root."""
         if self._account is None:
-            return [_binary(self._packages, program), "-D", str(self.folder), *arguments]
+            return [_binary(self._packages, program), "-D", str(folder), *arguments]
         staged = [_binary(Path("/mnt"), program), "-D", "/mnt/data", *arguments]
         account = (str(self._account.pw_uid), str(self._account.pw_gid))
-        shown = (str(self._packages), str(self.folder))
+        shown = (str(self._packages), str(folder))
         return ["unshare", "--mount", "--propagation", "slave", "sh", "-c", STAGE, "sh", *shown, *account, *staged]
 
     def _tail(self) -> str:
