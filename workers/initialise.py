@@ -1,22 +1,23 @@
-"""What happens once per database before any process serves: its tables, the first project and the admin key."""
+"""What happens once per database before any process serves: its tables, the first project and the admin key.
+
+Most starts find everything done. They learn that from one query, and load nothing of the store or of alembic for it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from pathlib import Path
 
 import asyncpg
 
-from controlplane.identity.bootstrap import bootstrap, issue_admin_key
 from controlplane.settings import Settings
-from controlplane.store.database import is_passing
-from controlplane.store.migrate import migrate
 from workers.state import read_private, write_private
-from workers.wiring import open_core
 
 DATABASE_SECONDS_MAX = 60.0
 POLL_SECONDS = 0.05
+VERSIONS = Path(__file__).resolve().parents[1] / "migrations" / "versions"
 
 
 async def initialise(settings: Settings, key_file: Path | None) -> str | None:
@@ -24,28 +25,57 @@ async def initialise(settings: Settings, key_file: Path | None) -> str | None:
 
     A lost key file gets another key. Waits for a database that is just starting. Several hosts may do it at once.
     """
-    await _database_answers(settings.database_url)
-    await migrate(settings.database_url)
-    async with open_core(settings) as core:
-        token = (await bootstrap(core.writer, settings, core.clock)).token
-        if token is None and key_file is not None and read_private(key_file) is None:
-            token = await issue_admin_key(core.database, settings, core.clock)
+    revision = await _revision(settings.database_url)
+    if revision == newest_revision() and key_file is not None and read_private(key_file) is not None:
+        return None
+    token = await _initialise(settings, key_file)
     if token is not None and key_file is not None:
         write_private(key_file, token + "\n")
     return token
 
 
-async def _database_answers(url: str) -> None:
+async def _initialise(settings: Settings, key_file: Path | None) -> str | None:
+    from controlplane.identity.bootstrap import bootstrap, issue_admin_key
+    from controlplane.store.migrate import migrate
+    from workers.wiring import open_core
+
+    await migrate(settings.database_url)
+    async with open_core(settings) as core:
+        token = (await bootstrap(core.writer, settings, core.clock)).token
+        if token is None and key_file is not None and read_private(key_file) is None:
+            token = await issue_admin_key(core.database, settings, core.clock)
+    return token
+
+
+def newest_revision() -> str:
+    """The revision that no migration follows."""
+    texts = [path.read_text() for path in VERSIONS.glob("*.py")]
+    followed = {down for text in texts for down in re.findall(r"^down_revision = '(.+)'", text, flags=re.MULTILINE)}
+    revisions: set[str] = {own for text in texts for own in re.findall(r"^revision = '(.+)'", text, flags=re.MULTILINE)}
+    (newest,) = revisions - followed
+    return newest
+
+
+async def _revision(url: str) -> str | None:
+    """The revision of the database, None for one without tables."""
+    connection = await _connected(url)
+    try:
+        revision: str | None = await connection.fetchval("SELECT version_num FROM alembic_version")
+    except asyncpg.UndefinedTableError:
+        return None
+    finally:
+        await connection.close()
+    return revision
+
+
+async def _connected(url: str) -> asyncpg.Connection[asyncpg.Record]:
+    """A connection, as soon as the database takes one: it may not be up yet, or still be being made."""
     until = time.monotonic() + DATABASE_SECONDS_MAX
     while True:
         try:
-            connection = await asyncpg.connect(url, timeout=5)
-        except (OSError, TimeoutError, asyncpg.PostgresError) as error:
-            # A database that is still being made does not exist yet.
-            waits = is_passing(error) or isinstance(error, asyncpg.InvalidCatalogNameError)
-            if not waits or time.monotonic() > until:
+            connection: asyncpg.Connection[asyncpg.Record] = await asyncpg.connect(url, timeout=5)
+            return connection
+        except (OSError, TimeoutError, asyncpg.CannotConnectNowError, asyncpg.InvalidCatalogNameError):
+            if time.monotonic() > until:
                 raise
             await asyncio.sleep(POLL_SECONDS)
-        else:
-            await connection.close()
-            return

@@ -1,6 +1,6 @@
 """`python -m workers up`: the whole system on one machine, in the foreground.
 
-Order: PostgreSQL and Temporal together, the schema and the first key, the API, then the node and the control process.
+Order: PostgreSQL and Temporal, the schema and the first key, then the API, the node and the control process together.
 When the API says it is ready and the others poll their queues, the files for clients are written. SIGTERM or SIGINT
 stops everything in the opposite order; after a `kill -9` the same command goes on where it was, because all state is in
 the folder. The parts are `state.py` (the folder), `supervision.py` (keeping processes alive) and `health.py`.
@@ -138,10 +138,9 @@ class Machine:
                 await self._start_together({"postgres": self._postgres, "temporal": self._temporal})
             with step("tables and the admin key"):
                 await tables
-            with step(f"API on {self._api_url}"):
-                await self._supervisor.start("api", self._process("api"))
-            with step("node and control"):
-                await self._start_together({"node": self._process("node"), "control": self._process("control")})
+            with step(f"API on {self._api_url}, node and control"):
+                # All at once: they wait for each other, and most of a start is loading libraries.
+                await self._start_together({name: self._process(name) for name in ("api", "node", "control")})
             with step("environment for user code"):
                 gap = await environment
         if gap is not None:
@@ -180,7 +179,7 @@ class Machine:
         )
 
     async def _api_is_ready(self, pid: int) -> bool:
-        return await api_is_ready(self._api_url)
+        return await api_is_ready(self._ports["http"])
 
     async def _control_is_ready(self, pid: int) -> bool:
         return await polls(await self._engine(), CONTROL_TASK_QUEUE, f"{pid}@")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from controlplane.blobs.signing import BlobAddress
 
@@ -43,6 +43,7 @@ class Backend(Protocol):
         """Delete the bytes; nothing happens when there are none."""
 
 
+@runtime_checkable
 class DirectAccess(Protocol):
     """What a place adds that clients outside can reach themselves, with URLs it signs."""
 

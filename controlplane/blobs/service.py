@@ -16,7 +16,6 @@ import structlog
 
 from controlplane.blobs.backend import Backend, BytesMissingError, ByteStream, DirectAccess, new_location
 from controlplane.blobs.disk import DiskBackend
-from controlplane.blobs.s3 import S3Backend
 from controlplane.blobs.signing import BlobAddress, UploadGrant, UrlSigner
 from controlplane.blobs.spool import Spool
 from controlplane.clock import Clock
@@ -67,7 +66,7 @@ class BlobStore:
         self._spool = spool
         self._clock = clock
         self.signer = UrlSigner(settings.secret_key, clock, settings.blob_url_seconds)
-        self.direct: DirectAccess | None = backend if isinstance(backend, S3Backend) else None
+        self.direct: DirectAccess | None = backend if isinstance(backend, DirectAccess) else None
         """URLs of the backend itself, for clients that can reach it."""
         self._uploads_max = settings.blob_uploads_max
         self._uploads = 0
@@ -189,6 +188,8 @@ async def open_blob_store(database: Database, settings: Settings, clock: Clock) 
     spool = Spool(folder / "incoming", settings.blob_idle_seconds)
     if not settings.s3_endpoint:
         return BlobStore(database, DiskBackend(folder / "stored"), spool, settings, clock)
+    from controlplane.blobs.s3 import S3Backend  # its client library would slow the start of every other process
+
     backend = S3Backend(settings)
     await backend.prepare()
     return BlobStore(database, backend, spool, settings, clock)
