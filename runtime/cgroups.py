@@ -102,7 +102,8 @@ class Cgroups:
                     folder.rmdir()
 
     def close(self) -> None:
-        """Remove the node's own folder; it stays while a group inside does."""
+        """Remove everything of the node; no worker may be left."""
+        self.reap()
         for hierarchy in self._hierarchies:
             with contextlib.suppress(OSError):
                 hierarchy.folder.rmdir()

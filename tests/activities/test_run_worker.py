@@ -115,8 +115,8 @@ async def node(api: ScriptedApi, temporal: EmbeddedTemporal, node_data: Path, tm
     made.start()
     yield made
     logging.getLogger(__name__).info(made.log.read_text())
-    with contextlib.suppress(ProcessLookupError):
-        made.signal(signal.SIGKILL)
+    # Asked, not killed: only then does it take its control groups along.
+    made.signal(signal.SIGTERM)
     await made.ended()
 
 

@@ -16,10 +16,14 @@ from runtime.host import LOCK_FILE, Host, HostLimits, open_host
 from runtime.logs import Chunk, LogLimits
 from runtime.pythons import PythonLocator, find_uv
 from runtime.sandbox import Tools, find_tools
+from runtime.uids import FIRST_UID
 from tests.runtime.proxied import Attempt, Upstream, attempt_to
 from tests.runtime.scripted_api import ScriptedApi
 
 OWN_MINOR = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+TEST_UID = FIRST_UID + 1_000 + os.getpid() % 3_000
+"""Far from the uids that leases hand out first, and each test process has its own."""
 
 LIMITS = HostLimits(
     scratch_bytes_max=64 << 20,

@@ -19,12 +19,12 @@ from runtime.cgroups import Cgroups, Limits, open_cgroups
 from runtime.environments import Environment
 from runtime.process import Command, SandboxProcess, init_config
 from runtime.sandbox import SandboxSpec, SandboxUnavailableError, Tools
-from runtime.uids import FIRST_UID
 from tests.fixtures.eventually import eventually
+from tests.runtime.conftest import TEST_UID
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
-UID = FIRST_UID + 4_001
+UID = TEST_UID
 PYTHON = sandbox.ENVIRONMENT / "bin" / "python"
 Start = Callable[..., Awaitable[SandboxProcess]]
 

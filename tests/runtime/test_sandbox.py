@@ -19,12 +19,11 @@ from runtime.environments import Environment
 from runtime.process import Command, Ending, SandboxProcess
 from runtime.sandbox import SandboxSpec, SandboxUnavailableError, Tools
 from runtime.seccomp import DENIED
-from runtime.uids import FIRST_UID
+from tests.runtime.conftest import TEST_UID
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
-UID = FIRST_UID + 4_000
-"""Far from the uids that leases hand out first."""
+UID = TEST_UID
 
 Run = Callable[..., Awaitable[tuple[Ending, str, str]]]
 

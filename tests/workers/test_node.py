@@ -12,6 +12,8 @@ import pytest
 from tests.fixtures.eventually import eventually
 from tests.workers.node_process import Node
 
+pytestmark = pytest.mark.timeout(240)
+
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
@@ -37,13 +39,13 @@ async def test_a_second_node_on_the_same_folder_is_refused(tmp_path: Path, close
     settings = {"temporal_address": f"127.0.0.1:{closed_port}", "data_dir": str(tmp_path)}
     first, second = Node(settings, tmp_path / "first.log"), Node(settings, tmp_path / "second.log")
     first.start()
-    await eventually(lambda: "waiting for Temporal" in first.log.read_text(), within=30)
+    await eventually(lambda: "waiting for Temporal" in first.log.read_text(), within=60)
     second.start()
     assert await second.ended() == 1
     assert "another node process is using" in second.log.read_text()
     first.signal(signal.SIGKILL)
     await first.ended()
     second.start()
-    await eventually(lambda: "waiting for Temporal" in second.log.read_text(), within=30)
+    await eventually(lambda: "waiting for Temporal" in second.log.read_text(), within=60)
     second.signal(signal.SIGTERM)
     assert await second.ended() == 0
