@@ -116,6 +116,13 @@ class CallBook:
         self._attempt_patches.setdefault(attempt.uid, {"uid": attempt.uid}).update(changes)
         return self._attempts[attempt.uid]
 
+    def want(self, want: Want) -> None:
+        """Note a claim's wish; an earlier one of the same worker came over a connection that was cut."""
+        for earlier in self.wants:
+            if earlier.claimant.attempt == want.claimant.attempt:
+                earlier.withdraw()
+        self.wants.append(want)
+
     def later(self, keys: Sequence[Key], apply: Callable[[Tx], None]) -> None:
         """Run `apply` before the batch commits, with the objects at `keys` loaded.
 

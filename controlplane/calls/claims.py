@@ -73,7 +73,7 @@ class ClaimMutation:
             self._want.claim_seq = attempt.claim_seq
             self._want.concurrency = attempt.concurrency
             self._want.offered = []
-            book.wants.append(self._want)
+            book.want(self._want)
         return ClaimAnswer(cancel=cancel, draining=attempt.draining)
 
     def _complete(self, tx: Tx, attempt: AttemptRow, row: CallRow, report: Report) -> None:

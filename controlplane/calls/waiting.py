@@ -119,9 +119,11 @@ class WaitingClaims:
                 functions.add(Key("Function", key.org, key.project, change.fields.get("spec.function", "")))
             elif phase == Phase.CANCELLING:
                 self._cancel(key)
-        for function_uid, wants in self._held.items():
-            if next(iter(wants)).claimant.function_key in functions:
-                self._woken.add(function_uid)
+        self.wake(uid for uid, wants in self._held.items() if next(iter(wants)).claimant.function_key in functions)
+
+    def wake(self, function_uids: Iterable[str]) -> None:
+        """Let the next batch look at the queues of these Functions."""
+        self._woken.update(function_uids)
         if self._woken:
             self._wake.set()
 

@@ -61,6 +61,10 @@ class Want:
         """How many calls its worker has; the least loaded is served first."""
         return len(self.running) + len(self.offered)
 
+    def withdraw(self) -> None:
+        """Take no calls and wait for none."""
+        self.calls_max, self.hold = 0, False
+
     def resolve(self, calls: list[dict[str, Any]], cancel: list[str]) -> None:
         """Answer the request; a wish is answered once."""
         if not self.answer.done():

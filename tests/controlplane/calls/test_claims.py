@@ -357,3 +357,15 @@ async def test_an_exception_with_retries_left_waits_for_its_workflow(calls: Call
     assert row is not None
     assert row["state"] == "deciding"
     assert [ref.name for ref in await calls.queries.to_decide(10)] == [name]
+
+
+async def test_two_claims_of_one_worker_in_one_batch_give_the_call_to_the_later(calls: Calls) -> None:
+    [name] = await calls.create()
+    worker = await calls.worker()
+    await worker.take()
+    batches = calls.writer.stats.batches
+    earlier, later = await asyncio.gather(worker.claim(running=[], wait=5), worker.claim(running=[], wait=5))
+    assert calls.writer.stats.batches == batches + 1
+    assert earlier == ([], [])
+    assert [call["id"] for call in later[0]] == [name]
+    assert (await calls.row(name) or {})["dispatches"] == 2

@@ -16,7 +16,7 @@ from controlplane.kinds.registry import KINDS
 from controlplane.settings import Settings
 from controlplane.store.changes import ChangeFeed
 from controlplane.store.writer import Writer
-from tests.fixtures.calls import Calls, ScriptedWorker, said, succeeded
+from tests.fixtures.calls import Calls, ScriptedWorker, succeeded
 from tests.fixtures.eventually import eventually
 
 
@@ -277,37 +277,3 @@ async def settled_cancel(calls: Calls, name: str) -> None:
             return
         except RaceLostError:
             continue
-
-
-async def test_a_deleted_call_that_runs_stays_until_its_worker_let_go(calls: Calls) -> None:
-    await calls.function()
-    [name] = await calls.create()
-    worker = await calls.worker()
-    await worker.take()
-    stays = await calls.delete(name)
-    assert stays is not None
-    assert stays["metadata"]["finalizers"] == ["nodus.dev/call"]
-    assert await worker.claim(take=0) == ([], [name])
-    await worker.claim(said(name, "Cancelled"), take=0)
-    assert (name, "Cancelled") in calls.changes
-    assert await calls.database.fetch("SELECT * FROM objects WHERE kind = 'FunctionCall'") == []
-    assert await calls.row(name) is None
-
-
-async def test_deleting_a_queued_call_removes_it_at_once(calls: Calls) -> None:
-    await calls.function()
-    first, second = await calls.create("s", "s")
-    assert await calls.delete(first) is None
-    assert await calls.row(first) is None
-    assert await (await calls.worker()).take() == [second]
-
-
-async def test_a_deleted_call_whose_workflow_waits_is_still_reported(calls: Calls) -> None:
-    await calls.function()
-    [name] = await calls.create()
-    ref = await calls.ref(name)
-    assert await calls.writer.write(AttachWorkflow(ref, b"t")) is None
-    assert await calls.delete(name) is None
-    [unreported] = await calls.queries.unreported(10)
-    assert unreported.outcome.ended is not None
-    assert unreported.outcome.ended.phase == "Cancelled"

@@ -218,3 +218,46 @@ async def test_a_workflow_that_never_asks_is_found(calls: Calls, worker: Scripte
     assert silent.name == name
     await calls.writer.write(DetachWorkflow(silent, None))
     assert [ref.name for ref in (await calls.queries.to_start(10)).calls] == [name]
+
+
+async def test_what_travels_through_the_engine_comes_back_as_it_was(calls: Calls, worker: ScriptedWorker) -> None:
+    [name] = await calls.create()
+    await worker.take()
+    await worker.claim(raised(name), take=0)
+    facts = await attach(calls, name)
+    assert facts is not None
+    for outcome in (facts, CallOutcome(ended=Ended(phase="Failed", reason="RemoteError"))):
+        assert CallOutcome.from_json(outcome.to_json()) == outcome
+
+
+async def test_finishing_a_call_that_ended_by_itself_tells_its_end(calls: Calls, worker: ScriptedWorker) -> None:
+    [name] = await calls.create()
+    await attach(calls, name)
+    await worker.take()
+    await worker.claim(succeeded(name), take=0)
+    assert await calls.writer.write(FinishCall(await calls.ref(name), 1, FINISH)) == Ended(phase="Succeeded")
+    assert await calls.row(name) is None
+    assert await calls.phase(name) == "Succeeded"
+
+
+async def test_marking_a_call_twice_or_after_its_end_is_harmless(calls: Calls, worker: ScriptedWorker) -> None:
+    [name] = await calls.create()
+    ref = await calls.ref(name)
+    await calls.writer.write(MarkStarted([ref, ref]))
+    await worker.take()
+    await worker.claim(succeeded(name), take=0)
+    await attach(calls, name)
+    await calls.writer.write(MarkStarted([ref]))
+    await calls.writer.write(DetachWorkflow(ref, None))
+    assert await calls.row(name) is None
+
+
+async def test_offering_a_call_whose_object_vanished_ends_it(calls: Calls, worker: ScriptedWorker) -> None:
+    [name] = await calls.create()
+    ref = await calls.ref(name)
+    await worker.take()
+    await worker.claim(raised(name), take=0)
+    await calls.database.execute("DELETE FROM objects WHERE uid = $1", ref.uid)
+    outcome = await calls.writer.write(AttachWorkflow(ref, b"t", offer_after=1))
+    assert outcome == CallOutcome(ended=Ended(phase=""))
+    assert await calls.row(name) is None

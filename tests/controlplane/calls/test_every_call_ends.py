@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -46,11 +48,7 @@ class Chaos:
 
     async def report(self) -> None:
         worker = await self.worker()
-        ends = [
-            self.dice.choice([succeeded, succeeded, raised, late, cancelled, huge])(name)
-            for name in sorted(worker.running)
-            if self.dice.random() < 0.6
-        ]
+        ends = [self.dice.choice(ENDS)(name) for name in sorted(worker.running) if self.dice.random() < 0.6]
         room = 2 - len(worker.running) + len(ends)
         _, stop = await worker.claim(*ends, take=max(0, room))
         for name in stop:
@@ -130,16 +128,19 @@ class Chaos:
         raise AssertionError(await self.calls.database.fetch("SELECT name, state, outcome FROM calls"))
 
 
-def late(name: str) -> dict[str, object]:
+def late(name: str) -> dict[str, Any]:
     return said(name, "DeadlineExceeded")
 
 
-def cancelled(name: str) -> dict[str, object]:
+def cancelled(name: str) -> dict[str, Any]:
     return said(name, "Cancelled")
 
 
-def huge(name: str) -> dict[str, object]:
+def huge(name: str) -> dict[str, Any]:
     return succeeded(name, bytes(70_000))
+
+
+ENDS: list[Callable[[str], dict[str, Any]]] = [succeeded, succeeded, raised, late, cancelled, huge]
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from controlplane.calls.recovery import EndOverdue, FailCallsOfFunction, ForgetFunction, LoseAttempt
@@ -196,3 +198,45 @@ async def test_the_bill_of_a_function_is_the_sum_of_its_calls(calls: Calls) -> N
     assert load.charge_micro_usd == 8 + 8 + 18 + 18
     assert (load.queued, load.running, load.pending) == (0, 0, 1)
     assert load.last_end_at == calls.clock.now()
+
+
+async def test_a_report_in_the_same_commit_as_the_loss_wins_when_it_came_first(calls: Calls) -> None:
+    await calls.function()
+    first, second = await calls.create("s", "s")
+    worker = await calls.worker(concurrency=2)
+    await worker.take(2)
+    batches = calls.writer.stats.batches
+    (_, cancel), lost = await asyncio.gather(worker.claim(succeeded(first), take=0), lose(calls, worker, seen=True))
+    assert calls.writer.stats.batches == batches + 1
+    assert (cancel, lost) == ([], 1)
+    assert await calls.phase(first) == "Succeeded"
+    assert (await calls.status(second))["recoveries"] == 1
+
+
+async def test_a_loss_twice_in_one_commit_counts_once(calls: Calls) -> None:
+    await calls.function()
+    [name] = await calls.create()
+    worker = await calls.worker()
+    await worker.take()
+    losses = await asyncio.gather(lose(calls, worker, seen=True), lose(calls, worker, seen=True))
+    assert list(losses) == [1, None]
+    assert (await calls.status(name))["recoveries"] == 1
+
+
+async def test_failing_and_losing_calls_in_one_commit_ends_each_once(calls: Calls) -> None:
+    function = await calls.function()
+    [name] = await calls.create()
+    worker = await calls.worker()
+    await worker.take()
+    fail = FailCallsOfFunction(function["metadata"]["uid"], 10, calls.rules)
+    steps = await asyncio.gather(lose(calls, worker, seen=True), calls.writer.write(fail), calls.writer.write(fail))
+    assert list(steps) == [1, 1, 1]
+    assert (await calls.status(name))["phase"] in ("Failed", "Recovering")
+    while await calls.writer.write(fail):
+        pass
+    assert [phase for changed, phase in calls.changes if changed == name].count("Failed") == 1
+
+
+async def test_nothing_is_overdue_on_a_worker_nobody_knows(calls: Calls) -> None:
+    assert await calls.writer.write(EndOverdue("att_0", calls.rules)) == 0
+    assert await calls.writer.write(LoseAttempt("att_0", 1, None, calls.rules)) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -40,19 +41,18 @@ def call(phase: Phase = Phase.QUEUED, **status: Any) -> dict[str, Any]:
     }
 
 
-MOVES = {
+def ending(phase: Phase) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda document: transitions.ended(document, NOW, Ending(finish=Finish(phase=phase)), 10)
+
+
+MOVES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "claimed": lambda document: transitions.claimed(document, NOW, attempt="att_1", epoch=1),
     "returned": lambda document: transitions.returned_to_queue(document, NOW),
     "retry": lambda document: transitions.retry_scheduled(document, NOW, retries=1, message="m", cost_micro_usd=10),
     "recovering": lambda document: transitions.recovering(document, NOW, recoveries=1, message="m", cost_micro_usd=10),
     "offered": lambda document: transitions.offered(document, NOW),
     "cancelling": lambda document: transitions.cancelling(document, NOW),
-    **{
-        f"end {phase}": lambda document, phase=phase: transitions.ended(
-            document, NOW, Ending(finish=Finish(phase=phase)), 10
-        )
-        for phase in TERMINAL
-    },
+    **{f"end {phase}": ending(phase) for phase in TERMINAL},
 }
 
 
