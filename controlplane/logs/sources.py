@@ -1,8 +1,9 @@
 """Reading chunks in order, from any place, a page at a time.
 
 A source is one worker's chunks, ordered by their numbers, or those of all workers of some Functions, ordered by
-arrival. Arrival is stamped before the commit, so a page of several workers may miss a chunk that commits a moment
-later: following therefore asks again for what arrived in the last seconds beyond what was seen of each worker.
+arrival. Arrival is stamped before the commit, so what arrived in the last seconds may still get a predecessor. Pages
+go by arrival only through what is older; from there on a query asks for what arrived lately beyond the last chunk seen
+of each worker, which misses nothing because a node sends a chunk only after the one before it was acknowledged.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from controlplane.store.database import Database
 
 PAGE_CHUNKS = 32
 _COUNT_CHUNKS = 512
-OVERLAP = timedelta(seconds=5)
-"""How long an append may take from its stamp to its commit; statements are given up before."""
+OVERLAP = timedelta(seconds=10)
+"""How long an append may take from its stamp to its commit."""
 
 _START = datetime(1970, 1, 1, tzinfo=UTC)
 _COLUMNS = "attempt, seq, received_at, end_bytes - size_bytes AS start_bytes, end_bytes, lines"
@@ -41,7 +42,8 @@ WHERE attempt = $1 AND seq < $2 AND last_time >= $3 AND first_time <= $4 ORDER B
 _FUNCTIONS_PAGE = f"""
 SELECT c.* FROM unnest($1::text[]) AS f(uid) CROSS JOIN LATERAL (
     SELECT {_COLUMNS} FROM log_chunks
-    WHERE function_uid = f.uid AND received_at >= $2 AND (received_at, attempt, seq) > ($2, $3, $4) AND last_time >= $5
+    WHERE function_uid = f.uid AND received_at >= $2 AND (received_at, attempt, seq) > ($2, $3, $4)
+        AND received_at < clock_timestamp() - $6::interval AND last_time >= $5
     ORDER BY received_at, attempt, seq LIMIT {PAGE_CHUNKS}) c
 ORDER BY c.received_at, c.attempt, c.seq LIMIT {PAGE_CHUNKS}
 """  # noqa: S608 - constants
@@ -181,7 +183,7 @@ class FunctionsSource:
     async def _history(self) -> list[StoredChunk]:
         at = self._at
         rows = await self.database.fetch(
-            _FUNCTIONS_PAGE, self.function_uids, at.received_at, at.attempt, at.seq, self.window.first
+            _FUNCTIONS_PAGE, self.function_uids, at.received_at, at.attempt, at.seq, self.window.first, OVERLAP
         )
         return self._given([_chunk(row) for row in rows])
 
