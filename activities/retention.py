@@ -16,6 +16,7 @@ from controlplane.capacity.rows import WorkerQueries
 from controlplane.clock import Clock
 from controlplane.errors import ApiError, Reason
 from controlplane.identity.tokens import purge_tokens
+from controlplane.logs.rows import remove_old_chunks
 from controlplane.resources import DeleteOptions
 from controlplane.resources.deletion import Deleter
 from controlplane.settings import Settings
@@ -58,6 +59,7 @@ class Retention:
             ("old changes", 60.0, self.compact_changes),
             ("ended calls", 60.0, self.forget_calls),
             ("ended attempts", 60.0, self.forget_attempts),
+            ("old log lines", 60.0, self.forget_logs),
             ("old events", 300.0, self.forget_events),
             ("ended credentials", 600.0, self.forget_tokens),
             ("unused blobs", 3_600.0, self.forget_blobs),
@@ -84,6 +86,12 @@ class Retention:
             await self._delete([row.key for row in rows])
             await self._workers.forget([row.uid for row in rows])
             if len(rows) < PER_TURN:
+                return
+
+    async def forget_logs(self) -> None:
+        """Drop log lines that arrived as long ago as the oldest call that is kept ended."""
+        for _ in range(TURNS_MAX):
+            if not await remove_old_chunks(self._database, self._retained_since):
                 return
 
     async def forget_tokens(self) -> None:
