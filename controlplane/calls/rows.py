@@ -131,11 +131,6 @@ class AttemptRow:
         """The address of the worker's Attempt object, which is named by its uid."""
         return Key("Attempt", self.org, self.project, self.uid)
 
-    @property
-    def function_key(self) -> Key:
-        """The address of the Function it serves."""
-        return Key("Function", self.org, self.project, self.function)
-
     @classmethod
     def from_record(cls, record: Mapping[str, Any], prefix: str = "") -> AttemptRow:
         """The row from a query's record whose columns start with `prefix`."""

@@ -102,19 +102,14 @@ class WaitingClaims:
     # The change feed.
 
     def on_changes(self, changes: Sequence[Change]) -> None:
-        """Wake for calls that became claimable elsewhere and for Functions that changed; stop calls being
-        cancelled."""
+        """Wake for calls that became claimable elsewhere and Functions that started; stop calls being cancelled."""
         if not self._held:
             return
-        last = {change.key: change for change in changes if change.key.kind in ("FunctionCall", "Function")}
-        functions: set[Key] = set()
+        functions = {change.key for change in changes if _starts_or_stops(change)}
+        # A call that was queued and handed out in one batch is no news: only its last change counts.
+        last = {change.key: change for change in changes if change.key.kind == "FunctionCall"}
         for key, change in last.items():
-            if change.type is ChangeType.DELETED:
-                continue
-            if key.kind == "Function":
-                functions.add(key)
-                continue
-            phase = change.fields.get("status.phase")
+            phase = change.fields.get("status.phase") if change.type is not ChangeType.DELETED else None
             if phase in _CLAIMABLE_PHASES:
                 functions.add(Key("Function", key.org, key.project, change.fields.get("spec.function", "")))
             elif phase == Phase.CANCELLING:
@@ -178,6 +173,13 @@ class WaitingClaims:
             del self._held[want.claimant.function_uid]
         if self._by_attempt.get(want.claimant.attempt) is want:
             del self._by_attempt[want.claimant.attempt]
+
+
+def _starts_or_stops(change: Change) -> bool:
+    """Whether a Function's `spec.state` changed; its status changes far more often and decides nothing here."""
+    if change.key.kind != "Function" or change.previous_fields is None:
+        return False
+    return change.fields.get("spec.state") != change.previous_fields.get("spec.state")
 
 
 class WakeMutation:
