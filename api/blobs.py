@@ -10,7 +10,7 @@ has expired.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any
 
 import orjson
@@ -31,6 +31,9 @@ from controlplane.identity.scopes import require_download, require_upload
 from controlplane.machinery.model import ApiModel
 from controlplane.settings import Settings
 
+RequireProject = Callable[[str, str], Awaitable[object]]
+"""Raises NotFound unless the organisation has the project."""
+
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _BODY_BYTES_MAX = 4_096
 
@@ -48,8 +51,9 @@ class UploadRequest(ApiModel):
 class BlobRoutes:
     """The routes of blobs over one store."""
 
-    def __init__(self, store: BlobStore, settings: Settings) -> None:
+    def __init__(self, store: BlobStore, require_project: RequireProject, settings: Settings) -> None:
         self._store = store
+        self._require_project = require_project
         self._settings = settings
 
     def routes(self) -> Sequence[BaseRoute]:
@@ -67,6 +71,7 @@ class BlobRoutes:
         caller = principal(request)
         project = request.path_params["project"]
         require_upload(caller, project)
+        await self._require_project(caller.org, project)
         wanted = await read_typed(request, UploadRequest, _BODY_BYTES_MAX)
         if wanted.size > self._settings.blob_bytes_max:
             message = f"must be at most {self._settings.blob_bytes_max}"

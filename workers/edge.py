@@ -84,7 +84,10 @@ def _deps(core: Core) -> Deps:
         watches=Watches(core.database, core.feed, core.settings),
         authenticate=authenticate,
         subresources={("functions", "claims", "POST"): _claims(core), **logs.subresources()},
-        routes=[*BlobRoutes(core.blobs, core.settings).routes(), *_node_routes(core, news).routes()],
+        routes=[
+            *BlobRoutes(core.blobs, core.resources.admission.require_project, core.settings).routes(),
+            *_node_routes(core, news).routes(),
+        ],
         required={"database": lambda: _database_answers(core.database)},
         optional={"engine": lambda: _engine_keeps_up(core.dispatcher)},
         stopping=stopping,

@@ -160,8 +160,13 @@ class BlobStore:
         if task is None:
             task = asyncio.create_task(self._verify(address, direct), name="verify-blob")
             self._verifying[address] = task
-            task.add_done_callback(lambda _: self._verifying.pop(address, None))
+            task.add_done_callback(lambda done: self._verified(address, done))
         return await asyncio.shield(task)
+
+    def _verified(self, address: BlobAddress, task: asyncio.Task[StoredBlob | None]) -> None:
+        self._verifying.pop(address, None)
+        if not task.cancelled():
+            task.exception()  # everybody who waited may have gone; then nobody else would look
 
     async def _verify(self, address: BlobAddress, direct: DirectAccess) -> StoredBlob | None:
         async with self._verifications:

@@ -85,8 +85,13 @@ class Authenticator:
         if task is None:
             task = asyncio.create_task(self._look_up(hashed), name="look-up")
             self._looking_up[hashed] = task
-            task.add_done_callback(lambda _: self._looking_up.pop(hashed, None))
+            task.add_done_callback(lambda done: self._looked_up(hashed, done))
         return await asyncio.shield(task)
+
+    def _looked_up(self, hashed: bytes, task: asyncio.Task[Principal | None]) -> None:
+        self._looking_up.pop(hashed, None)
+        if not task.cancelled():
+            task.exception()  # everybody who waited may have gone; then nobody else would look
 
     async def _look_up(self, hashed: bytes) -> Principal | None:
         try:

@@ -7,6 +7,7 @@ import os
 import resource
 import secrets
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,12 @@ async def test_a_bad_upload_request_names_its_field(project: ServedApi, changes:
 async def test_a_blob_that_is_not_there_is_not_found(project: ServedApi, digest: str) -> None:
     missing = await project.client.get(f"/blobs/v1/namespaces/{project.project_name}/blobs/{digest}")
     assert missing.status_code == 404
+
+
+async def test_nothing_is_uploaded_to_a_project_that_does_not_exist(project: ServedApi) -> None:
+    missing = await ask(replace(project, project_name="no-such-project"), b"x")
+    assert missing.status_code == 404
+    assert missing.json()["details"]["kind"] == "projects"
 
 
 async def test_without_a_credential_nothing_but_signed_urls_works(project: ServedApi, bare: httpx.AsyncClient) -> None:
