@@ -247,7 +247,8 @@ class Deleter:
 
     async def _release(self, key: Key, finalizer: str) -> list[Work]:
         gone = await self._writer.write(Release(key, finalizer, self._hooks[key.kind]))
-        return [] if gone is None else self._after(key, gone, None, Propagation.BACKGROUND)
+        # What stays has another finalizer, which may be due now that this one is off.
+        return [key] if gone is None else self._after(key, gone, None, Propagation.BACKGROUND)
 
     def _after(self, key: Key, before: Document, stored: Document | None, propagation: Propagation) -> list[Work]:
         """What a delete makes due: the object itself while it stays; else its dependents and its waiting owners."""

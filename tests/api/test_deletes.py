@@ -65,6 +65,23 @@ async def test_a_foreground_delete_goes_after_everything_it_owns(project: Served
     assert await status_of(project, "apps", "a") == 404
 
 
+async def test_what_waits_for_its_controller_and_its_dependents_goes_with_the_last_of_them(project: ServedApi) -> None:
+    function = await project.create("functions", {"metadata": {"name": "f"}, "spec": FUNCTION})
+    reference = {
+        "apiVersion": "nodus.dev/v1",
+        "kind": "Function",
+        "name": "f",
+        "uid": function["metadata"]["uid"],
+    }
+    metadata = {"name": "s", "ownerReferences": [reference]}
+    await project.create("secrets", {"metadata": metadata, "spec": {"stringData": {"K": "v"}}})
+    deleted = await delete(project, "functions", "f", propagationPolicy="Foreground")
+    assert deleted["metadata"]["finalizers"] == [WORKERS, "foregroundDeletion"]
+    await project.deps.resources.deleter.release(project.object_key("Function", "f"), WORKERS)
+    assert await status_of(project, "secrets", "s") == 404
+    assert await status_of(project, "functions", "f") == 404
+
+
 async def test_a_background_delete_goes_at_once_and_its_dependents_follow(project: ServedApi) -> None:
     await app_with_members(project)
     gone = await delete(project, "apps", "a")
