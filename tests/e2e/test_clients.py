@@ -52,7 +52,6 @@ def test_kubectl_reads_describes_and_explains(system: System) -> None:
     assert "Name:         hello-square" in system.kubectl("describe", "function", "hello-square")
     assert system.kubectl("get", "fn", "hello-square", "-o", "jsonpath={.spec.timeout}") == "60s"
     assert "timeout" in system.kubectl("explain", "function.spec")
-    assert "yes" in system.kubectl("auth", "can-i", "delete", "functions.nodus.dev")
 
 
 @pytest.mark.usefixtures("deployed_hello")
@@ -77,7 +76,7 @@ def test_kubectl_deletes_and_then_finds_nothing(system: System) -> None:
 async def test_kubectl_watches_a_call_through_its_phases(system: System) -> None:
     system.nodus("deploy", str(APPS / "slow" / "slow.py"))
     watching = subprocess.Popen(
-        ["kubectl", "get", "functioncalls", "-w", "--output-watch-events", "-o", "name"],
+        ["kubectl", "get", "functioncalls", "-w", "--output-watch-events"],
         env=system.environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -121,7 +120,7 @@ async def test_a_client_that_vanishes_leaves_nothing_running(system: System) -> 
         return [name for name in found if name.startswith("forever-")]
 
     assert left()
-    await eventually(lambda: not left(), within=60)
+    await eventually(lambda: not left(), within=120)
     phases = {
         call["status"]["phase"]
         for call in system.objects("functioncalls")
