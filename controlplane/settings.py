@@ -97,7 +97,9 @@ class Settings(BaseSettings):
         default=60, description="Age of the oldest call without a workflow (lag budget)."
     )
     engine_lag_calls_max: int = Field(default=2_000, description="Calls without a workflow (lag budget).")
-    workflow_starts_in_flight_max: int = Field(default=32, description="More starts at once only queue in the engine.")
+    workflow_starts_in_flight_max: int = Field(
+        default=8, description="Workflows on their way to their calls; a few saturate two cores, more only queue there."
+    )
     worker_rate_usd_per_hour: str = Field(
         default="0.036", description="Price of one worker in USD an hour, a decimal string: 10 micro-USD a second."
     )
@@ -174,6 +176,9 @@ class Settings(BaseSettings):
         default="http://127.0.0.1:3128", description="Where code in a sandbox reaches this API, in blob URLs for it."
     )
     blob_idle_seconds: int = Field(default=60, description="An upload that sends nothing for this long is given up.")
+    blob_upload_seconds_max: int = Field(
+        default=3_600, description="An upload may take this long in all, however steadily its bytes trickle in."
+    )
     blob_uploads_max: int = Field(default=64, description="Uploads through this process at once; more get 503.")
     blob_verifications_max: int = Field(default=2, description="Blobs of S3 hashed at once; each reads a whole object.")
 

@@ -190,7 +190,7 @@ class BlobStore:
 async def open_blob_store(database: Database, settings: Settings, clock: Clock) -> BlobStore:
     """The store that the settings ask for: S3 when an endpoint is named, else files below `data_dir`."""
     folder = settings.data_dir / "blobs"
-    spool = Spool(folder / "incoming", settings.blob_idle_seconds)
+    spool = Spool(folder / "incoming", settings.blob_idle_seconds, settings.blob_upload_seconds_max)
     if not settings.s3_endpoint:
         return BlobStore(database, DiskBackend(folder / "stored"), spool, settings, clock)
     from controlplane.blobs.s3 import S3Backend  # its client library would slow the start of every other process

@@ -25,10 +25,11 @@ _WRITE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Spool:
-    """A folder for uploads under way, and how long one may be silent."""
+    """A folder for uploads under way, how long one may be silent, and how long it may take."""
 
     folder: Path
     idle_seconds: float
+    seconds_max: float
 
     @asynccontextmanager
     async def receive(self, grant: UploadGrant, chunks: AsyncIterator[bytes]) -> AsyncIterator[Path]:
@@ -41,7 +42,10 @@ class Spool:
         path = self.folder / f"{grant.address.digest[:16]}-{secrets.token_hex(8)}"
         try:
             try:
-                await self._fill(path, grant, chunks)
+                async with asyncio.timeout(self.seconds_max):
+                    await self._fill(path, grant, chunks)
+            except TimeoutError:
+                raise ApiError(Reason.BAD_REQUEST, f"the body took longer than {self.seconds_max:g} seconds") from None
             except OSError as error:
                 raise ApiError(
                     Reason.UNAVAILABLE, "the blob cannot be stored now", retry_after_seconds=5, debug=repr(error)

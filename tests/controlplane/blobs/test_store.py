@@ -53,10 +53,11 @@ async def test_other_bytes_than_promised_are_refused_and_leave_nothing(
     assert [path for path in settings.data_dir.rglob("*") if path.is_file()] == []
 
 
+@pytest.mark.parametrize("limit", ["blob_idle_seconds", "blob_upload_seconds_max"])
 async def test_a_client_that_stops_sending_is_given_up(
-    database: Database, settings: Settings, clock: MovingClock, grant_for: GrantFor
+    database: Database, disk_settings: Settings, clock: MovingClock, grant_for: GrantFor, limit: str
 ) -> None:
-    store = await open_blob_store(database, settings.model_copy(update={"blob_idle_seconds": 0}), clock)
+    store = await open_blob_store(database, disk_settings.model_copy(update={limit: 0.05}), clock)
 
     async def stalls() -> AsyncIterator[bytes]:
         yield b"a"
