@@ -188,7 +188,8 @@ class Deleter:
         """Do what is due for one item; returns what may have become due by it."""
         if isinstance(item, OwnerGone):
             orphans = await self._garbage.orphaned_by(item.uid, DEPENDENTS_MAX)
-            return await self._delete_all(orphans, Propagation.BACKGROUND)
+            work = await self._delete_all(orphans, Propagation.BACKGROUND)
+            return [*work, item] if orphans else []
         document = await self._objects.get_document(item)
         if document is None or not finalizers.is_deleting(document):
             return []
