@@ -1,22 +1,22 @@
 """The starter: gives every call its workflow, and every workflow the outcome it waits for.
 
 A call is claimable from its commit and usually over before its workflow exists, so nothing that a caller waits for
-depends on this loop, except what must be decided (a retry, a lost worker): that comes first. While calls run at speed
-it starts only a trickle, because a workflow costs as much CPU as three calls; the backlog is started in the pause
-afterwards. When it has grown to half the lag budget (`engine_lag_*` settings), beyond which calls must wait for their
-workflows, the starter takes the CPU it needs: the engine is then the limit, as it should be.
+depends on this loop, except what must be decided (a retry, a lost worker): that is done at once. All else waits for a
+pause in the work of the machine, within the lag budget: a workflow costs as much CPU as three calls. The rule is in
+`pacing.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
 import structlog
 
 from activities.engine import Engine, EngineUnavailableError
+from activities.pacing import QUIET_SECONDS, Pacing, Traffic, TransitionMeter
 from activities.run_call_contract import CallOutcome, CallReference
 from controlplane.calls.engine import DetachWorkflow, MarkReported
 from controlplane.calls.queries import CallQueries, UnreportedCall
@@ -31,13 +31,13 @@ from controlplane.store.writer import Writer
 log = structlog.get_logger(__name__)
 
 POLL_SECONDS = 1.0
-BUSY_PAUSE_SECONDS = 0.1
+LOOK_PAUSE_SECONDS = 0.05
+"""Between two looks, however many changes come; a decision waits at most this long to be seen."""
 OUTAGE_PAUSE_SECONDS = 1.0
 REPORTS_IN_FLIGHT = 8
 LOOK_CALLS = 256
 ATTACH_SECONDS_MAX = 60.0
 """A workflow that has not attached by then has lost its activity, or the engine is drowning; it is asked again."""
-CAUGHT_UP_FRACTION = 0.5
 
 
 class AttachBoard:
@@ -78,25 +78,6 @@ class AttachBoard:
         return len(self._pending)
 
 
-class TransitionMeter:
-    """How many changes of calls were committed in the last second, in all processes."""
-
-    def __init__(self) -> None:
-        self._recent: deque[tuple[float, int]] = deque()
-        self._total = 0
-
-    def saw(self, count: int, now: float) -> None:
-        """Count changes that were delivered at `now` (monotonic seconds)."""
-        self._recent.append((now, count))
-        self._total += count
-
-    def per_second(self, now: float) -> int:
-        """Changes during the second before `now`."""
-        while self._recent and self._recent[0][0] <= now - 1.0:
-            self._total -= self._recent.popleft()[1]
-        return self._total
-
-
 class Starter:
     """The loop. One object lives as long as its process; `run` is called whenever this process is elected."""
 
@@ -118,8 +99,15 @@ class Starter:
         self._clock = clock
         self._queries = CallQueries(database)
         self._meter = TransitionMeter()
+        self._pacing = Pacing(
+            in_flight_max=settings.workflow_starts_in_flight_max,
+            busy_transitions=settings.starter_busy_transitions,
+            trickle_per_second=settings.starter_trickle_per_second,
+        )
         self._wake = asyncio.Event()
         self._starts_wake = board.changed
+        self._not_before = 0.0
+        self._waiting = False
         self._after = ("", "", "")
         self._asked_again: deque[str] = deque(maxlen=LOOK_CALLS)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -145,11 +133,18 @@ class Starter:
             self._wake.set()
             self._starts_wake.set()
 
-    @property
-    def busy(self) -> bool:
-        """Whether calls are running at such a pace that starting workflows should make way."""
-        pace = self._meter.per_second(asyncio.get_running_loop().time())
-        return pace >= self._settings.starter_busy_transitions
+    async def _traffic(self) -> Traffic:
+        lag = await self._queries.lag(self._settings.engine_lag_calls_max)
+        age = self._clock.now() - lag.oldest_at if lag.oldest_at is not None else timedelta(0)
+        now = asyncio.get_running_loop().time()
+        return Traffic(
+            quiet=self._meter.is_quiet(now),
+            transitions_per_second=self._meter.per_second(now),
+            pressure=max(
+                age.total_seconds() / self._settings.engine_lag_seconds_max,
+                lag.calls / self._settings.engine_lag_calls_max,
+            ),
+        )
 
     # Outcomes.
 
@@ -158,14 +153,12 @@ class Starter:
         while True:
             await _wait(self._wake, POLL_SECONDS)
             reports = await self._queries.unreported(LOOK_CALLS)
-            if self.busy and not await self._pressed():
+            if reports and not (await self._traffic()).quiet:
                 # Whoever waits for a decision goes first; ends are known to everybody but the engine.
-                reports = [report for report in reports if report.outcome.facts is not None]
+                ends = [report for report in reports if report.outcome.facts is None]
+                reports = [report for report in reports if report.outcome.facts is not None] + ends[:1]
             results = await asyncio.gather(*(self._report(gate, report) for report in reports))
-            if not all(results):
-                await asyncio.sleep(OUTAGE_PAUSE_SECONDS)
-            elif self.busy:
-                await asyncio.sleep(BUSY_PAUSE_SECONDS)
+            await asyncio.sleep(LOOK_PAUSE_SECONDS if all(results) else OUTAGE_PAUSE_SECONDS)
 
     async def _report(self, gate: asyncio.Semaphore, report: UnreportedCall) -> bool:
         """Complete the call's activity; False when the engine did not answer."""
@@ -186,44 +179,42 @@ class Starter:
 
     async def _start_for_ever(self) -> None:
         while True:
-            await _wait(self._starts_wake, POLL_SECONDS)
+            await _wait(self._starts_wake, QUIET_SECONDS if self._waiting else POLL_SECONDS)
             for uid in self._board.overdue(ATTACH_SECONDS_MAX):
                 self._asked_again.append(uid)
-            room = await self._room()
-            if room <= 0:
-                await asyncio.sleep(BUSY_PAUSE_SECONDS)
-                continue
-            calls = await self._next_calls(room)
-            if not calls:
-                continue
-            for call, urgent in calls:
-                self._spawn(call, urgent=urgent)
-            if self.busy and not any(urgent for _, urgent in calls):
-                await asyncio.sleep(len(calls) / self._settings.starter_trickle_per_second)
+            for call in await self._to_decide():
+                self._spawn(call, urgent=True)
+            for call in await self._to_start():
+                self._spawn(call, urgent=False)
+            await asyncio.sleep(LOOK_PAUSE_SECONDS)
 
-    async def _room(self) -> int:
-        """How many workflows may be started now."""
-        free = self._settings.workflow_starts_in_flight_max - self._board.count
-        return min(1, free) if self.busy and not await self._pressed() else free
+    async def _to_decide(self) -> list[CallRef]:
+        """Calls that go on only when their workflow exists."""
+        room = self._settings.workflow_starts_in_flight_max - self._board.count
+        return await self._fresh(self._queries.to_decide, room)
 
-    async def _pressed(self) -> bool:
-        """Whether the backlog has used up half of the lag budget."""
-        lag = await self._queries.lag(self._settings.engine_lag_calls_max)
-        oldest_allowed = timedelta(seconds=self._settings.engine_lag_seconds_max * CAUGHT_UP_FRACTION)
-        too_old = lag.oldest_at is not None and self._clock.now() - lag.oldest_at > oldest_allowed
-        return too_old or lag.calls > self._settings.engine_lag_calls_max * CAUGHT_UP_FRACTION
+    async def _to_start(self) -> list[CallRef]:
+        """Other calls that may be given their workflow now, one of each session in turn."""
+        traffic = await self._traffic()
+        now = asyncio.get_running_loop().time()
+        self._waiting = traffic.pressure > 0
+        if now < self._not_before and self._pacing.is_busy(traffic):
+            return []
+        calls = await self._fresh(self._next_turns, self._pacing.in_flight(traffic) - self._board.count)
+        self._not_before = now + self._pacing.pause_seconds(traffic) if calls else self._not_before
+        return calls
 
-    async def _next_calls(self, room: int) -> list[tuple[CallRef, bool]]:
-        """Calls to start: those that need a decision first, then one of each session in turn."""
-        pending = self._board.count
-        urgent = await self._queries.to_decide(room + pending)
-        calls = {ref.uid: (ref, True) for ref in urgent}
-        if len(calls) < room + pending:
-            look = await self._queries.to_start(room + pending, self._after)
-            self._after = look.next_after
-            for ref in look.calls:
-                calls.setdefault(ref.uid, (ref, False))
-        return [call for uid, call in calls.items() if not self._board.is_pending(uid)][:room]
+    async def _next_turns(self, limit: int) -> list[CallRef]:
+        look = await self._queries.to_start(limit, self._after)
+        self._after = look.next_after
+        return look.calls
+
+    async def _fresh(self, find: Callable[[int], Awaitable[list[CallRef]]], room: int) -> list[CallRef]:
+        """Up to `room` of the calls that `find` gives and that have not been started already."""
+        if room <= 0:
+            return []
+        found = await find(room + self._board.count)
+        return [call for call in found if not self._board.is_pending(call.uid)][:room]
 
     def _spawn(self, call: CallRef, *, urgent: bool) -> None:
         self._board.started(call.uid)
