@@ -76,8 +76,9 @@ def main() -> None:
         parse.remote("twelve")
     except ValueError as error:
         print("  ", f"ValueError: {error}")
-        for line in str(getattr(error.__cause__, "traceback", error.__cause__)).rstrip().splitlines()[-3:]:
-            print("  ", f"  {line}")
+        told = str(error.__cause__).rstrip()
+        for line in told[told.rindex("  File ") :].splitlines():
+            print("  ", line)
     else:
         raise AssertionError("parse('twelve') must raise")
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
 from tests.fixtures.eventually import eventually
@@ -111,7 +112,9 @@ async def test_a_client_that_vanishes_leaves_nothing_running(system: System) -> 
     assert client.stdout is not None
     while b"spawned" not in client.stdout.readline():
         assert client.poll() is None
-    client.kill()
+    # The command may wait for an interpreter of its own; a machine that vanishes takes both along.
+    for process in [*psutil.Process(client.pid).children(recursive=True), client]:
+        process.kill()
     client.wait()
 
     def left() -> list[str]:

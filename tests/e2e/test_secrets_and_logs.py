@@ -1,0 +1,43 @@
+"""Secrets, payloads that are blobs, and the log of one call, as users of the public clients see them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fixtures.eventually import eventually
+from tests.fixtures.system import APPS, System
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module")
+def told(shared_system: System) -> list[str]:
+    """What the run prints."""
+    return shared_system.nodus("run", str(APPS / "vault" / "vault.py")).splitlines()
+
+
+def test_a_worker_has_the_secret_and_the_caller_is_not_told_it(told: list[str]) -> None:
+    assert "raised: cannot log in with [redacted]" in told
+    assert "told: False" in told
+
+
+def test_inputs_too_large_to_travel_inline_arrive(told: list[str]) -> None:
+    assert told.count("padding: 200000") == 3
+
+
+@pytest.mark.usefixtures("told")
+async def test_the_log_of_a_call_is_its_own_lines(system: System) -> None:
+    calls = [call for call in system.objects("functioncalls") if call["spec"]["function"].endswith("-say")]
+    names = [call["metadata"]["name"] for call in sorted(calls, key=lambda call: call["metadata"]["creationTimestamp"])]
+
+    def logs() -> list[str]:
+        return sorted(system.nodus("logs", f"functioncall/{name}") for name in names)
+
+    await eventually(lambda: logs() == ["saying one\n", "saying three\n", "saying two\n"], within=30)
+
+
+@pytest.mark.usefixtures("told")
+def test_the_value_of_the_secret_is_in_no_object_and_no_log(system: System) -> None:
+    for plural in ("functions", "functioncalls", "secrets", "apps", "attempts"):
+        assert "open-sesame" not in str(system.objects(plural))
+    assert "open-sesame" not in system.logs()
