@@ -10,6 +10,7 @@ from controlplane.machinery.kind import Document
 from controlplane.resources.answers import DeleteOptions
 from tests.fixtures.control import ControlWorld, CrashError, fail, succeed
 from tests.fixtures.eventually import eventually
+from workers.control import serve
 
 
 async def test_the_first_call_gets_a_worker_and_ends_with_a_workflow_of_eleven_events(
@@ -245,3 +246,18 @@ async def test_cancelling_a_queued_call_ends_it_and_its_workflow(control_world: 
     assert (await world.until_ended(name))["phase"] == "Cancelled"
     await eventually(lambda: _is_zero(world))
     assert await world.workflow_events(name) == 11
+
+
+async def test_controllers_are_handed_over_when_their_process_stops(control_world: ControlWorld) -> None:
+    world = control_world
+    stop = asyncio.Event()
+    await world.function(scaling={"scaledownWindow": "0s"})
+    second = asyncio.create_task(serve(world.core, await world.client(), stop))
+    await world.until_ended(await world.call())
+    stop.set()
+    await second
+    third = asyncio.create_task(serve(world.core, await world.client(), stopped := asyncio.Event()))
+    assert (await world.until_ended(await world.call()))["phase"] == "Succeeded"
+    await eventually(lambda: _is_zero(world))
+    stopped.set()
+    await third
