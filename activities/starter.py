@@ -101,7 +101,7 @@ class Starter:
         self._meter = TransitionMeter()
         self._pacing = Pacing(
             in_flight_max=settings.workflow_starts_in_flight_max,
-            busy_transitions=settings.starter_busy_transitions,
+            busy_transitions=settings.starter_busy_transitions_per_second,
             trickle_per_second=settings.starter_trickle_per_second,
         )
         self._wake = asyncio.Event()

@@ -45,7 +45,7 @@ class Settings(BaseSettings):
     tls_key: Path | None = Field(default=None, description="PEM key for https.")
     public_url: str = Field(default="", description="Origin that clients reach, used in signed blob URLs.")
     docs_url: str = Field(default="", description="Prefix of the docs link in errors; empty uses the server's own.")
-    access_log: bool = Field(default=True, description="Log a line for each request; failures of ours always are.")
+    access_log: bool = Field(default=False, description="Log a line for each request; failures of ours always are.")
     body_bytes_max: int = Field(default=1 << 20, description="JSON bodies in general; the protocol's limit.")
     batch_body_bytes_max: int = Field(default=8 << 20, description="Bodies of call batches; the protocol's limit.")
     claim_body_bytes_max: int = Field(
@@ -135,7 +135,7 @@ class Settings(BaseSettings):
     workflow_tasks_max: int = Field(
         default=20, description="Workflow tasks at once in a control process; more time out when the CPU is short."
     )
-    starter_busy_transitions: int = Field(
+    starter_busy_transitions_per_second: int = Field(
         default=40, description="Changes of calls a second from which starting workflows makes way for running calls."
     )
     starter_trickle_per_second: float = Field(

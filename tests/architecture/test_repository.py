@@ -14,7 +14,20 @@ from controlplane.settings import Settings
 from tools import check_compose, check_size
 
 ROOT = Path(__file__).resolve().parents[2]
-UNITS = ("seconds", "bytes", "days", "hours", "milliseconds", "usd", "max", "fraction", "size", "default", "per_hour")
+UNITS = (
+    "seconds",
+    "bytes",
+    "days",
+    "hours",
+    "milliseconds",
+    "usd",
+    "max",
+    "fraction",
+    "size",
+    "default",
+    "per_hour",
+    "per_second",
+)
 
 
 def test_modules_and_functions_fit_in_a_head() -> None:
