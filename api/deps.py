@@ -25,7 +25,6 @@ from controlplane.resources import Resources
 from controlplane.settings import Settings
 from controlplane.store.cache import ObjectCache
 from controlplane.store.changes import ChangeFeed
-from controlplane.store.objects import Objects
 from controlplane.store.watch import Watches
 
 PRINCIPAL = "nodus.principal"
@@ -69,7 +68,6 @@ class Deps:
     kinds: Mapping[str, Kind]
     """By plural."""
     resources: Resources
-    objects: Objects
     cache: ObjectCache
     feed: ChangeFeed
     watches: Watches

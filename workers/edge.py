@@ -78,7 +78,6 @@ def _deps(core: Core) -> Deps:
         clock=core.clock,
         kinds=BY_PLURAL,
         resources=core.resources,
-        objects=core.objects,
         cache=core.cache,
         feed=core.feed,
         watches=Watches(core.database, core.feed, core.settings),
