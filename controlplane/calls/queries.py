@@ -130,7 +130,7 @@ WHERE a.state <> 'finished' AND a.finished_at IS NULL AND a.kill_at < $1
 _SILENT = """
 SELECT uid, org, project, name FROM calls
 WHERE state IN ('deciding', 'waiting', 'done') AND has_workflow AND task_token IS NULL AND updated_at < $1
-ORDER BY seq LIMIT $2
+ORDER BY updated_at LIMIT $2
 """
 
 

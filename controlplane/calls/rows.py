@@ -192,7 +192,10 @@ OPEN_CALLS = Loader(
     """SELECT c.function_uid AS key, c.*
     FROM unnest($1::text[]) AS f(key)
     CROSS JOIN LATERAL (
-        SELECT * FROM calls WHERE function_uid = f.key AND state <> 'done' LIMIT $limit
+        (SELECT * FROM calls WHERE function_uid = f.key AND state = 'queued' LIMIT $limit)
+        UNION ALL
+        (SELECT * FROM calls
+        WHERE function_uid = f.key AND state IN ('running', 'deciding', 'waiting') LIMIT $limit)
     ) AS c""".replace("$limit", str(OPEN_CALLS_PER_READ)),
 )
 

@@ -137,7 +137,9 @@ class CallRow(SQLModel, table=True):
             "seq",
             postgresql_where=text("state = 'queued' AND has_workflow"),
         ),
-        Index("calls_open", "function_uid", "state", postgresql_where=text("state <> 'done'")),
+        # Without the queued ones: an index that also fits the queue is taken for it while there are no statistics,
+        # and then every look at the queue reads and sorts all of it.
+        Index("calls_held", "function_uid", postgresql_where=text("state IN ('running', 'deciding', 'waiting')")),
         Index("calls_attempt", "attempt", postgresql_where=text("state = 'running'")),
         Index("calls_deadline", "deadline", postgresql_where=text("state = 'running'")),
         Index(
@@ -147,6 +149,11 @@ class CallRow(SQLModel, table=True):
         ),
         Index("calls_starting", "state", "seq", postgresql_where=text("NOT has_workflow")),
         Index("calls_starting_fairly", "org", "project", "session", "seq", postgresql_where=text("NOT has_workflow")),
+        Index(
+            "calls_silent",
+            "updated_at",
+            postgresql_where=text("state IN ('deciding', 'waiting', 'done') AND has_workflow AND task_token IS NULL"),
+        ),
         Index(
             "calls_reporting", "seq", postgresql_where=text("state IN ('deciding', 'done') AND task_token IS NOT NULL")
         ),
@@ -213,6 +220,8 @@ class AttemptRow(SQLModel, table=True):
     __table_args__ = (
         Index("attempts_live", "function_uid", "state", postgresql_where=text("state <> 'finished'")),
         Index("attempts_lease", "last_claim_at", postgresql_where=text("state = 'ready'")),
+        Index("attempts_history", "function_uid", "created_at"),
+        Index("attempts_ended", "finished_at", postgresql_where=text("state = 'finished'")),
     )
 
     uid: str = Field(sa_column=Column(Text, primary_key=True))

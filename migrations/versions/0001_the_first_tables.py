@@ -42,6 +42,8 @@ def upgrade() -> None:
     sa.Column('message', sa.Text(), nullable=True),
     sa.PrimaryKeyConstraint('uid')
     )
+    op.create_index('attempts_ended', 'attempts', ['finished_at'], unique=False, postgresql_where=sa.text("state = 'finished'"))
+    op.create_index('attempts_history', 'attempts', ['function_uid', 'created_at'], unique=False)
     op.create_index('attempts_lease', 'attempts', ['last_claim_at'], unique=False, postgresql_where=sa.text("state = 'ready'"))
     op.create_index('attempts_live', 'attempts', ['function_uid', 'state'], unique=False, postgresql_where=sa.text("state <> 'finished'"))
     op.create_table('blobs',
@@ -94,7 +96,8 @@ def upgrade() -> None:
     op.create_index('calls_attempt', 'calls', ['attempt'], unique=False, postgresql_where=sa.text("state = 'running'"))
     op.create_index('calls_cancelling', 'calls', ['cancel_requested_at'], unique=False, postgresql_where=sa.text("state = 'running' AND cancel_requested_at IS NOT NULL"))
     op.create_index('calls_deadline', 'calls', ['deadline'], unique=False, postgresql_where=sa.text("state = 'running'"))
-    op.create_index('calls_open', 'calls', ['function_uid', 'state'], unique=False, postgresql_where=sa.text("state <> 'done'"))
+    op.create_index('calls_held', 'calls', ['function_uid'], unique=False, postgresql_where=sa.text("state IN ('running', 'deciding', 'waiting')"))
+    op.create_index('calls_silent', 'calls', ['updated_at'], unique=False, postgresql_where=sa.text("state IN ('deciding', 'waiting', 'done') AND has_workflow AND task_token IS NULL"))
     op.create_index('calls_queued', 'calls', ['function_uid', 'session', 'priority', 'seq'], unique=False, postgresql_where=sa.text("state = 'queued'"))
     op.create_index('calls_queued_started', 'calls', ['function_uid', 'session', 'priority', 'seq'], unique=False, postgresql_where=sa.text("state = 'queued' AND has_workflow"))
     op.create_index('calls_reporting', 'calls', ['seq'], unique=False, postgresql_where=sa.text("state IN ('deciding', 'done') AND task_token IS NOT NULL"))
@@ -256,4 +259,6 @@ def downgrade() -> None:
     op.drop_table('blobs')
     op.drop_index('attempts_live', table_name='attempts', postgresql_where=sa.text("state <> 'finished'"))
     op.drop_index('attempts_lease', table_name='attempts', postgresql_where=sa.text("state = 'ready'"))
+    op.drop_index('attempts_history', table_name='attempts')
+    op.drop_index('attempts_ended', table_name='attempts', postgresql_where=sa.text("state = 'finished'"))
     op.drop_table('attempts')

@@ -1,0 +1,77 @@
+"""Queries of a queue of any length read a few pages, also before the database has statistics of it.
+
+A first large map meets tables that were never analysed, so plans come from the planner's defaults: an index that merely
+fits may be taken for one that also sorts, and then every look reads the whole queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+
+from controlplane.calls import queries, rows, selection
+from tests.fixtures.calls import Calls
+
+if TYPE_CHECKING:
+    from controlplane.store.contract import Connection
+
+QUEUE = """
+INSERT INTO calls (uid, org, project, name, function, function_uid, session, state, priority, seq, dispatches, retries,
+    recoveries, charge_micro_usd, has_workflow, created_at, updated_at)
+SELECT $1 || n, 'acme', 'default', $1 || n, 'f', $1, 's' || n % $2, 'queued', 1, n, 0, 0, 0, 0, $3, now(), now()
+FROM generate_series(1, 50000) AS n
+"""
+SESSIONS = "INSERT INTO call_sessions SELECT $1, 's' || n, n FROM generate_series(0, $2 - 1) AS n"
+
+
+@pytest.fixture
+async def crowded(calls: Calls) -> AsyncIterator[Connection]:
+    """Fifty thousand calls in one session, as many in a thousand, and as many again that the engine knows."""
+    connection = await calls.database.connect("test")
+    await connection.execute("SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off")
+    for function, sessions, started in (("one", 1, False), ("many", 1_000, False), ("started", 1, True)):
+        await connection.execute(QUEUE, function, sessions, started)
+        await connection.execute(SESSIONS, function, sessions)
+    yield connection
+    await connection.close()
+
+
+async def pages_read(connection: Connection, sql: str, arguments: str) -> int:
+    """Pages one execution touches, prepared as the server prepares it (EXPLAIN itself takes no parameters)."""
+    await connection.execute(f"PREPARE asked AS {sql}")
+    [plan] = await connection.fetch(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE asked ({arguments})")
+    await connection.execute("DEALLOCATE asked")
+    root = orjson.loads(plan[0])[0]["Plan"]
+    return int(root["Shared Hit Blocks"]) + int(root["Shared Read Blocks"])
+
+
+LATE = "'2100-01-01'"
+QUESTIONS = {
+    "one call of one session": (selection._HEADS, "'{one}', '{1}', '{9}'", 20),
+    "one call of a thousand sessions": (selection._HEADS, "'{many}', '{1}', '{9}'", 80),
+    "four calls of a thousand sessions": (selection._HEADS, "'{many}', '{4}', '{12}'", 100),
+    "a hundred calls of one session": (selection._HEADS, "'{one}', '{100}', '{108}'", 150),
+    "one call that was started": (selection._STARTED_HEADS, "'{started}', '{1}'", 20),
+    "no call that was started": (selection._STARTED_HEADS, "'{one}', '{1}'", 20),
+    "the lag": (selection._LAG, "2001", 2_100),
+    "held claims": (selection._ALIVE, "'{att_1}', '{1}'", 20),
+    "a claimant": (rows.CLAIMANT.sql, "'{att_1}'", 20),
+    "a call by uid": (rows.CALL_BY_UID.sql, "'{one1}'", 20),
+    "a call by key": (rows.CALL_BY_KEY.sql, "'{acme/default/one1}'", 20),
+    "open calls": (rows.OPEN_CALLS.sql, "'{one}'", 600),
+    "calls to start": (queries._TO_START, "32, '', '', '', 32", 300),
+    "calls to decide": (queries._TO_DECIDE, "32", 20),
+    "unreported outcomes": (queries._UNREPORTED, "32", 20),
+    "overdue calls": (queries._OVERDUE, f"{LATE}, {LATE}, 10", 20),
+    "silent workflows": (queries._SILENT, f"{LATE}, 10", 20),
+    "lapsed leases": (queries._LAPSED, f"{LATE}, 10", 20),
+}
+
+
+async def test_a_question_reads_a_few_pages_however_long_the_queue_is(crowded: Connection) -> None:
+    read = {name: await pages_read(crowded, sql, arguments) for name, (sql, arguments, _) in QUESTIONS.items()}
+    excess = {name: pages for name, pages in read.items() if pages > QUESTIONS[name][2]}
+    assert excess == {}
