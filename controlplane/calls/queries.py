@@ -65,9 +65,15 @@ _LOAD_COLUMNS = "function_uid, org, project, function, queued, running, pending,
 _LOADS = f"SELECT {_LOAD_COLUMNS} FROM function_load WHERE function_uid = ANY($1::text[])"  # noqa: S608 - a constant
 _BUSY_LOADS = f"SELECT {_LOAD_COLUMNS} FROM function_load WHERE queued > 0 OR running > 0 OR pending > 0"  # noqa: S608
 
+# Two scans: one over both states in order would walk past every queued call, whose state sorts between them.
 _TO_DECIDE = """
-SELECT uid, org, project, name FROM calls
-WHERE NOT has_workflow AND state IN ('deciding', 'waiting') ORDER BY state, seq LIMIT $1
+SELECT uid, org, project, name FROM (
+    (SELECT uid, org, project, name FROM calls
+    WHERE NOT has_workflow AND state = 'deciding' ORDER BY seq LIMIT $1)
+    UNION ALL
+    (SELECT uid, org, project, name FROM calls
+    WHERE NOT has_workflow AND state = 'waiting' ORDER BY seq LIMIT $1)
+) AS undecided LIMIT $1
 """
 
 # A loose scan: one index probe finds the next session that has an unstarted call, so a session of any length costs
