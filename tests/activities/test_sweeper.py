@@ -209,3 +209,18 @@ async def test_blobs_nobody_uses_or_names_are_deleted(sweeping: Sweeping) -> Non
     await sweeping.retention.forget_blobs()
     rows = await calls.database.fetch("SELECT digest FROM blobs ORDER BY digest")
     assert [row["digest"] for row in rows] == [digests["a"], digests["b"]]
+
+
+async def test_logs_are_kept_as_long_as_calls(sweeping: Sweeping) -> None:
+    calls = sweeping.calls
+    insert = (
+        "INSERT INTO log_chunks (attempt, seq, org, project, function_uid, first_time, last_time, received_at, "
+        "size_bytes, end_bytes, lines) VALUES ('att-1', $1, 'o', 'p', 'fn_1', $2, $2, $2, 10, 10, '[]')"
+    )
+    await calls.database.execute(insert, 1, calls.clock.now())
+    calls.clock.advance(7 * DAY)
+    await calls.database.execute(insert, 2, calls.clock.now())
+    calls.clock.advance(1)
+    await sweeping.retention.forget_logs()
+    rows = await calls.database.fetch("SELECT seq FROM log_chunks")
+    assert [row["seq"] for row in rows] == [2]
