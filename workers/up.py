@@ -25,7 +25,6 @@ from controlplane.clock import SystemClock
 from controlplane.settings import Settings
 from workers.client_files import Access, write_client_env, write_kubeconfig
 from workers.configuration import read_settings
-from workers.demo import run_example
 from workers.engines.postgres import EmbeddedPostgres
 from workers.engines.temporal import EmbeddedTemporal
 from workers.health import api_is_ready, polls
@@ -124,6 +123,8 @@ class Machine:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._supervisor.run())
             if self._options.example is not None:
+                from workers.demo import run_example  # its client library would slow every other start
+
                 await run_example(self._options.example, access, self._progress)
             self._progress.say("Serving. Ctrl-C stops everything; the state stays in " + str(self._folder.path))
 

@@ -104,11 +104,14 @@ async def test_a_kill_of_the_supervisors_process_group_is_the_same(slow: System)
 async def test_without_temporals_database_no_call_is_lost(slow: System) -> None:
     names = spawn(slow, 12, 2)
     await eventually(lambda: phases(slow, names).get("Running") == 4, within=60)
+    finals = ("Succeeded", "Failed", "Cancelled")
+    ended = {call["metadata"]["name"] for call in slow.calls("slow-nap") if call["status"]["phase"] in finals}
     slow.kill_everything()
     shutil.rmtree(slow.data_dir / "temporal")
     slow.start()
     assert collect(slow, names) == list(range(12))
-    await eventually(lambda: workflows_closed(slow, names), within=60)
+    # What had ended may have told its workflow in the database that is gone; four calls at least had not.
+    await eventually(lambda: workflows_closed(slow, [name for name in names if name not in ended][-4:]), within=90)
 
 
 async def workflows_closed(system: System, names: list[str]) -> bool:
