@@ -32,9 +32,11 @@ class Notifier:
         self._connection: Connection | None = None
         self._task: asyncio.Task[None] | None = None
         self._again = False
+        self._rv = 0
 
-    def notify(self) -> None:
-        """Tell the others soon."""
+    def notify(self, rv: int) -> None:
+        """Tell the others soon that the log goes on to `rv`; who has it already need not read."""
+        self._rv = rv
         self._again = True
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._send(), name="notify")
@@ -56,7 +58,7 @@ class Notifier:
                     self._connection = await self._database.connect("notifier")
                     # A notification need not survive a crash, so it need not wait for the disk.
                     await self._connection.execute("SET synchronous_commit = off")
-                await self._connection.execute(f"NOTIFY {CHANNEL}")
+                await self._connection.execute(f"NOTIFY {CHANNEL}, '{self._rv:d}'")
             except DRIVER_ERRORS as error:
                 if not is_passing(error):
                     raise

@@ -188,7 +188,7 @@ class Writer:
         if changes:
             # Before the answers: whoever is answered finds its own write in the caches of this process.
             self._feed.publish(changes)
-            self._notifier.notify()
+            self._notifier.notify(changes[-1].rv)
         for pending in batch:
             if pending.error is not None:
                 self.stats.refused += 1
