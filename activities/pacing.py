@@ -27,15 +27,20 @@ class TransitionMeter:
 
     def saw(self, count: int, now: float) -> None:
         """Count changes that were delivered at `now` (monotonic seconds)."""
+        self._forget_before(now)
         self._recent.append((now, count))
         self._total += count
         self.last_at = now
 
     def per_second(self, now: float) -> int:
         """Changes during the second before `now`."""
+        self._forget_before(now)
+        return self._total
+
+    def _forget_before(self, now: float) -> None:
+        """Drop what is older than a second; also while nobody reads the meter, as in a process that was not elected."""
         while self._recent and self._recent[0][0] <= now - 1.0:
             self._total -= self._recent.popleft()[1]
-        return self._total
 
     def is_quiet(self, now: float) -> bool:
         """Whether nothing has changed for a moment."""

@@ -11,6 +11,9 @@ import pytest
 from tests.fixtures.eventually import eventually
 from tests.fixtures.system import OBJECTS, ROOT, System
 
+OF_A_RUN = re.compile(r"hello-[0-9a-f]{6}(-|$)")
+"""Names of the ephemeral App and its members; other tests deploy the same file as `hello`."""
+
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
@@ -48,13 +51,11 @@ def test_a_result_of_one_megabyte_arrives(told: str) -> None:
 
 async def test_the_app_and_all_it_owns_are_gone_but_its_calls_tell_what_they_cost(told: str, system: System) -> None:
     assert told
+    await eventually(lambda: not [app for app in system.objects("apps") if OF_A_RUN.match(app["metadata"]["name"])])
     await eventually(
-        lambda: not [app for app in system.objects("apps") if app["metadata"]["name"].startswith("hello-")]
+        lambda: not [f for f in system.objects("functions") if OF_A_RUN.match(f["metadata"]["name"])], within=30
     )
-    await eventually(
-        lambda: not [f for f in system.objects("functions") if f["metadata"]["name"].startswith("hello-")], within=30
-    )
-    calls = [call for call in system.objects("functioncalls") if call["spec"]["function"].startswith("hello-")]
+    calls = [call for call in system.objects("functioncalls") if OF_A_RUN.match(call["spec"]["function"])]
     assert len(calls) == 1 + 2 + 100 + 1 + 2 + 1
     assert {call["status"]["phase"] for call in calls} == {"Succeeded", "Failed"}
     assert all(Decimal(call["status"]["costUSD"]) > 0 for call in calls)
