@@ -1,10 +1,11 @@
-"""The calls of one batch: their rows as they are now, and one statement that writes what changed.
+"""The calls of one batch: their rows as they are now, and what is to be written of them.
 
 Mutations of a batch see the rows that were loaded when it began, so their own changes live here, in the batch's
 scratch: `CallBook.of(tx)` is the same book for every mutation and hook of the batch. The hook in
-`calls/dispatcher.py` runs what was put off with `later`, writes the book with `flush`, and does so again after it
-has dispatched. Because every change of a row passes through the book, it also keeps the per-Function tallies that
-the autoscaler reads instead of counting a queue of any length.
+`calls/dispatcher.py` runs what was put off with `later`, dispatches over `unwritten` and joins the book to the
+statement that writes the batch; only when it must look at a queue again is the book flushed before. Because every
+change of a row passes through the book, it also keeps the per-Function tallies that the autoscaler reads instead of
+counting a queue of any length.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from controlplane.calls.looks import Unwritten
 from controlplane.calls.rows import PENDING_STATES, AttemptRow, CallRow, CallState
 from controlplane.calls.wants import Want
+from controlplane.store import sql
 from controlplane.store.contract import Key, Tx
 
 if TYPE_CHECKING:
@@ -43,6 +46,7 @@ class CallBook:
         self._closed: set[tuple[str, str]] = set()
         self._charges: dict[str, tuple[CallRow, int]] = {}
         self._forget_engine = False
+        self._empty_queues: set[str] = set()
         self.deferred: list[Deferred] = []
         self.claimable: set[str] = set()
         """Uids of Functions that gained a claimable call in this batch."""
@@ -93,12 +97,14 @@ class CallBook:
         """The row's session was served at `turn` and goes to the back of the round."""
         session = (row.function_uid, row.session)
         self._turns[session] = turn
+        self._opened.pop(session, None)
         self._closed.discard(session)
 
     def close_session(self, function_uid: str, session: str) -> None:
         """The session has no claimable call left, so it loses its place in the round."""
         self._closed.add((function_uid, session))
         self._turns.pop((function_uid, session), None)
+        self._opened.pop((function_uid, session), None)
 
     def charge(self, row: CallRow, micro_usd: int) -> None:
         """Add what a dispatch of this call cost to the tally of its Function, and note that one ended now."""
@@ -131,32 +137,68 @@ class CallBook:
         """
         self.deferred.append((keys, apply))
 
-    @property
-    def changes_queue(self) -> bool:
-        """Whether something unwritten decides what a look at the queue finds; a report alone does not."""
-        queued = (CallState.QUEUED in (self._stored_states[uid], self._rows[uid].state) for uid in self._changed)
-        return bool(self._opened or self._turns or self._closed) or self._forget_engine or any(queued)
+    def saw_empty_queue(self, function_uid: str) -> None:
+        """The tally of the Function said, when the batch began, that it had no claimable call."""
+        self._empty_queues.add(function_uid)
+
+    def queue_was_empty(self, function_uid: str) -> bool:
+        """Whether a look at the queue of the Function would find nothing but what is unwritten here."""
+        return function_uid in self._empty_queues
+
+    def unwritten(self, function_uid: str) -> Unwritten:
+        """What a look at the queue of the Function does not find yet, and what it finds that is no longer so."""
+        changed = {uid: self._rows[uid] for uid in self._changed if self._rows[uid].function_uid == function_uid}
+        opened = {session: turn for (owner, session), turn in self._opened.items() if owner == function_uid}
+        return Unwritten(
+            queued=[row for uid, row in changed.items() if row.state is CallState.QUEUED and uid not in self._removed],
+            changed=changed.keys(),
+            opened=opened,
+        )
+
+    def may_serve(self, want: Want, alive: frozenset[str]) -> bool:
+        """Whether the worker of a held wish still takes calls by it; `alive` are those of whom the database says so."""
+        attempt = self._attempts.get(want.claimant.attempt)
+        if attempt is None:
+            return want.claimant.attempt in alive
+        return attempt.claim_seq == want.claim_seq and attempt.finished_at is None and not attempt.draining
 
     def forget_engine(self) -> None:
         """Treat every call as one that no workflow knows: the engine's database is a new one."""
         self._forget_engine = True
 
     async def flush(self, connection: Connection) -> None:
-        """Write what changed since the last flush, in one statement."""
-        statement = _Statement()
-        self._add_calls(statement)
-        statement.add(_OPEN_SESSIONS, _sessions(self._opened))
-        statement.add(_TURN_SESSIONS, _sessions(self._turns))
-        statement.add(_CLOSE_SESSIONS, _sessions(dict.fromkeys(self._closed, 0)))
-        statement.add(_PATCH_ATTEMPTS, list(self._attempt_patches.values()))
-        self._opened, self._turns, self._closed, self._attempt_patches = {}, {}, set(), {}
-        if statement.arguments:
-            await connection.execute(statement.text(), *statement.arguments)
+        """Write what is unwritten now, so that another look at a queue finds it."""
+        parts = self._take()
+        if parts:
+            rows = [orjson.dumps(rows).decode() for rows in parts.values()]
+            await connection.execute(sql.together(tuple(parts)), *rows)
         if self._forget_engine:
             self._forget_engine = False
             await connection.execute(_FORGET_ENGINE)
 
-    def _add_calls(self, statement: _Statement) -> None:
+    def join(self, tx: Tx) -> None:
+        """Let what is unwritten be written with the batch."""
+        for part, rows in self._take().items():
+            for row in rows:
+                tx.join(part, row)
+        if self._forget_engine:
+            self._forget_engine = False
+            tx.execute(_FORGET_ENGINE, ())
+
+    def _take(self) -> dict[str, list[Json]]:
+        """What is unwritten, as rows of the parts of one statement; it counts as written now."""
+        parts = {
+            **self._take_calls(),
+            _OPEN_SESSIONS: _sessions(self._opened),
+            _TURN_SESSIONS: _sessions(self._turns),
+            _CLOSE_SESSIONS: _sessions(dict.fromkeys(self._closed, 0)),
+            _PATCH_ATTEMPTS: list(self._attempt_patches.values()),
+        }
+        self._opened, self._turns, self._closed, self._attempt_patches = {}, {}, set(), {}
+        self._empty_queues = set()
+        return {part: rows for part, rows in parts.items() if rows}
+
+    def _take_calls(self) -> dict[str, list[Json]]:
         saved: list[Json] = []
         dropped: list[Json] = []
         tallies: dict[str, Json] = {}
@@ -177,27 +219,11 @@ class CallBook:
             tally["charge_micro_usd"] += micro_usd
             tally["last_end_at"] = self._now
         self._changed, self._charges = set(), {}
-        statement.add(_SAVE_CALLS, saved)
-        statement.add(_DROP_CALLS, dropped)
-        statement.add(_ADD_TALLIES, [tallies[function_uid] for function_uid in sorted(tallies)])
-
-
-class _Statement:
-    """One SQL statement of several independent writes, each fed by a JSON array; parts without rows are left out."""
-
-    def __init__(self) -> None:
-        self._parts: list[str] = []
-        self.arguments: list[str] = []
-
-    def add(self, template: str, rows: list[Json]) -> None:
-        if rows:
-            self.arguments.append(orjson.dumps(rows).decode())
-            self._parts.append(template.replace("$rows", f"${len(self.arguments)}::text::json"))
-
-    def text(self) -> str:
-        # One round trip instead of up to seven; the few combinations that occur stay in the statement cache.
-        named = ", ".join(f"part_{number} AS ({part})" for number, part in enumerate(self._parts))
-        return f"WITH {named} SELECT"
+        return {
+            _SAVE_CALLS: saved,
+            _DROP_CALLS: dropped,
+            _ADD_TALLIES: [tallies[function_uid] for function_uid in sorted(tallies)],
+        }
 
 
 _TALLIED = {

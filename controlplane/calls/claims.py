@@ -57,7 +57,8 @@ class ClaimMutation:
 
     def apply(self, tx: Tx) -> ClaimAnswer:
         book = CallBook.of(tx)
-        loaded, loaded_calls = claimant_rows(tx.rows(CLAIMANT, self._claimant.attempt))
+        records = tx.rows(CLAIMANT, self._claimant.attempt)
+        loaded, loaded_calls = claimant_rows(records)
         attempt = _admitted(book.attempt(loaded), self._claimant)
         held = {row.name: row for row in book.see(loaded_calls) if _holds(attempt, row)}
         completed = [(held.pop(report.call), report) for report in self._body.completed if report.call in held]
@@ -74,6 +75,10 @@ class ClaimMutation:
             self._want.concurrency = attempt.concurrency
             self._want.offered = []
             book.want(self._want)
+            if completed and not records[0]["function_queued"]:
+                # Every claim of a busy worker would look in vain at a queue that is empty. A claim that reports nothing
+                # looks all the same: whatever became of the tally, a call is found by the next long poll.
+                book.saw_empty_queue(attempt.function_uid)
         return ClaimAnswer(cancel=cancel, draining=attempt.draining)
 
     def _complete(self, tx: Tx, attempt: AttemptRow, row: CallRow, report: Report) -> None:

@@ -20,9 +20,10 @@ from controlplane.calls import transitions
 from controlplane.calls.book import CallBook
 from controlplane.calls.decide import Finish
 from controlplane.calls.fairness import Pick, pick
+from controlplane.calls.looks import NOTHING, Look, corrected
 from controlplane.calls.outcomes import close_row, duration_seconds, present_document
 from controlplane.calls.rows import CallRow, CallState
-from controlplane.calls.selection import Look, alive, engine_lag, look, look_started
+from controlplane.calls.selection import OBJECT_PREFIX, engine_lag, look, look_started
 from controlplane.calls.waiting import WaitingClaims
 from controlplane.calls.wants import Want
 from controlplane.clock import format_time_micro
@@ -57,7 +58,7 @@ class Dispatcher:
         """Whether the engine is behind by more than its budget; then only calls with a workflow are handed out."""
 
     async def before_commit(self, tx: Tx, connection: Connection) -> None:
-        """Finish what mutations put off, write the book, and serve whoever can be served."""
+        """Finish what mutations put off, serve whoever can be served, and let the book be written."""
         if not tx.scratch("calls"):
             return
         book = CallBook.of(tx)
@@ -66,12 +67,10 @@ class Dispatcher:
             await tx.load([key for keys, _ in deferred for key in keys])
             for _, apply in deferred:
                 apply(tx)
-        if book.changes_queue:
-            await book.flush(connection)
         demand = self._demand(book)
         if demand:
             await self._serve(tx, connection, book, demand)
-        await book.flush(connection)
+        book.join(tx)
         self._waiting.join(book.wants)
 
     def committed(self) -> None:
@@ -101,21 +100,16 @@ class Dispatcher:
         return document["spec"].get("state") != "Stopped" and "deletionTimestamp" not in document["metadata"]
 
     async def _serve(self, tx: Tx, connection: Connection, book: CallBook, demand: dict[str, list[Want]]) -> None:
+        if not _rooms(demand, self._settings.dispatch_calls_max):
+            return
         await self._read_lag(tx, connection)
-        held_checked = False
         for round_number in range(_ROUNDS_MAX):
+            if round_number or self.gated:
+                # The first look is corrected by what is unwritten; later ones are too rare to deserve the thought.
+                await book.flush(connection)
+            looks, demand = await self._look(tx, connection, book, demand, round_number)
             wanted = _rooms(demand, self._settings.dispatch_calls_max)
-            if not wanted:
-                return
-            if self.gated:
-                looks = await look_started(connection, wanted)
-            else:
-                looks = await look(connection, wanted, round_number)
-            if not held_checked and any(head.calls for found in looks.values() for head in found.heads):
-                held_checked = True
-                demand = await self._without_void(connection, book, demand)
-                wanted = _rooms(demand, self._settings.dispatch_calls_max)
-            picks = {uid: _picked(found, wanted.get(uid, 0)) for uid, found in looks.items()}
+            picks = {uid: _picked(looks[uid], wanted.get(uid, 0)) for uid in demand}
             await tx.load([row.key for picked in picks.values() for _, row in picked.taken])
             again = []
             for function_uid, picked in picks.items():
@@ -125,8 +119,34 @@ class Dispatcher:
                 if picked.look_again or handed < len(picked.taken):
                     again.append(function_uid)
             demand = {uid: demand[uid] for uid in again}
-            if demand:
-                await book.flush(connection)
+            if not _rooms(demand, self._settings.dispatch_calls_max):
+                return
+
+    async def _look(
+        self, tx: Tx, connection: Connection, book: CallBook, demand: dict[str, list[Want]], round_number: int
+    ) -> tuple[dict[str, Look], dict[str, list[Want]]]:
+        """What the queues hold now, and the demand without held claims whose worker was fenced, drains, or has claimed
+        again elsewhere. It costs one query, or none when there cannot be anything to find."""
+        joined = set(book.wants)
+        held = [want for wants in demand.values() for want in wants if want not in joined and not want.offered]
+        rooms = _rooms(demand, self._settings.dispatch_calls_max)
+        wanted = {uid: room for uid, room in rooms.items() if not book.queue_was_empty(uid)}
+        looks = dict.fromkeys(demand, NOTHING)
+        if wanted or (held and any(book.unwritten(uid).queued for uid in rooms)):
+            claims = [(want.claimant.attempt, want.claim_seq) for want in held]
+            if self.gated:
+                found = await look_started(connection, wanted, claims)
+            else:
+                found = await look(connection, wanted, round_number, claims)
+            for key, record in found.objects:
+                tx.remember(key, record, OBJECT_PREFIX)
+            void = {want for want in held if not book.may_serve(want, found.alive)}
+            self._waiting.release(void)
+            demand = {uid: [want for want in wants if want not in void] for uid, wants in demand.items()}
+            looks |= found.looks
+        if not self.gated:
+            looks = {uid: corrected(found, book.unwritten(uid)) for uid, found in looks.items()}
+        return looks, demand
 
     async def _read_lag(self, tx: Tx, connection: Connection) -> None:
         """Whether the engine is beyond its budget, at most a moment old: the budget is a soft one."""
@@ -140,23 +160,6 @@ class Dispatcher:
         if gated != self.gated:
             log.warning("the engine lags: only calls with a workflow start" if gated else "the engine caught up")
         self.gated = gated
-
-    async def _without_void(
-        self,
-        connection: Connection,
-        book: CallBook,
-        demand: dict[str, list[Want]],
-    ) -> dict[str, list[Want]]:
-        """The demand without held claims whose worker was fenced, drains, or has claimed again elsewhere."""
-        new = set(book.wants)
-        held = [want for wants in demand.values() for want in wants if want not in new]
-        if not held:
-            return demand
-        await book.flush(connection)
-        valid = await alive(connection, [(want.claimant.attempt, want.claim_seq) for want in held])
-        void = {want for want in held if want.claimant.attempt not in valid}
-        self._waiting.release(void)
-        return {uid: [want for want in wants if want not in void] for uid, wants in demand.items()}
 
     def _hand_out_all(self, tx: Tx, book: CallBook, picked: Pick[CallRow], wants: list[Want]) -> int:
         """Give each call to the least loaded worker that has room, in the order the claims came; returns how many."""

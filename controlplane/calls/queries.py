@@ -65,15 +65,9 @@ _LOAD_COLUMNS = "function_uid, org, project, function, queued, running, pending,
 _LOADS = f"SELECT {_LOAD_COLUMNS} FROM function_load WHERE function_uid = ANY($1::text[])"  # noqa: S608 - a constant
 _BUSY_LOADS = f"SELECT {_LOAD_COLUMNS} FROM function_load WHERE queued > 0 OR running > 0 OR pending > 0"  # noqa: S608
 
-# Two scans: one over both states in order would walk past every queued call, whose state sorts between them.
 _TO_DECIDE = """
-SELECT uid, org, project, name FROM (
-    (SELECT uid, org, project, name FROM calls
-    WHERE NOT has_workflow AND state = 'deciding' ORDER BY seq LIMIT $1)
-    UNION ALL
-    (SELECT uid, org, project, name FROM calls
-    WHERE NOT has_workflow AND state = 'waiting' ORDER BY seq LIMIT $1)
-) AS undecided LIMIT $1
+SELECT uid, org, project, name FROM calls
+WHERE NOT has_workflow AND state IN ('deciding', 'waiting') ORDER BY seq LIMIT $1
 """
 
 # A loose scan: one index probe finds the next session that has an unstarted call, so a session of any length costs
@@ -81,12 +75,13 @@ SELECT uid, org, project, name FROM (
 _TO_START = """
 WITH RECURSIVE sessions AS (
     (SELECT org, project, session, 1 AS number FROM calls
-    WHERE NOT has_workflow AND (org, project, session) > ($2, $3, $4) ORDER BY org, project, session LIMIT 1)
+    WHERE NOT has_workflow AND priority >= 0 AND (org, project, session) > ($2, $3, $4)
+    ORDER BY org, project, session LIMIT 1)
     UNION ALL
     SELECT n.org, n.project, n.session, s.number + 1 FROM sessions s
     CROSS JOIN LATERAL (
         SELECT org, project, session FROM calls
-        WHERE NOT has_workflow AND (org, project, session) > (s.org, s.project, s.session)
+        WHERE NOT has_workflow AND priority >= 0 AND (org, project, session) > (s.org, s.project, s.session)
         ORDER BY org, project, session LIMIT 1
     ) AS n
     WHERE s.number < $5
@@ -96,7 +91,7 @@ FROM (SELECT *, count(*) OVER () AS seen FROM sessions) AS s
 CROSS JOIN LATERAL (
     SELECT uid, org, project, name, seq, row_number() OVER (ORDER BY seq) AS turn FROM (
         SELECT uid, org, project, name, seq FROM calls
-        WHERE NOT has_workflow AND org = s.org AND project = s.project AND session = s.session
+        WHERE NOT has_workflow AND priority >= 0 AND org = s.org AND project = s.project AND session = s.session
         ORDER BY seq LIMIT ($1 + s.seen - 1) / s.seen
     ) AS oldest
 ) AS c

@@ -177,9 +177,10 @@ CALL_BY_KEY = Loader(
 )
 
 CLAIMANT = Loader(
-    "attempt with the calls it holds",
-    """SELECT a.uid AS key, $attempt, $call
-    FROM attempts a LEFT JOIN calls c ON c.attempt = a.uid AND c.state = 'running'
+    "attempt with the calls it holds and the length of its Function's queue",
+    """SELECT a.uid AS key, COALESCE(f.queued, 0) AS function_queued, $attempt, $call
+    FROM attempts a LEFT JOIN function_load f ON f.function_uid = a.function_uid
+    LEFT JOIN calls c ON c.attempt = a.uid AND c.state = 'running'
     WHERE a.uid = ANY($1::text[])""".replace("$attempt", _prefixed("a", _ATTEMPT_COLUMNS, "attempt_")).replace(
         "$call", _prefixed("c", _CALL_COLUMNS, "call_")
     ),
@@ -192,7 +193,7 @@ OPEN_CALLS = Loader(
     """SELECT c.function_uid AS key, c.*
     FROM unnest($1::text[]) AS f(key)
     CROSS JOIN LATERAL (
-        (SELECT * FROM calls WHERE function_uid = f.key AND state = 'queued' LIMIT $limit)
+        (SELECT * FROM calls WHERE function_uid = f.key AND state = 'queued' AND seq >= 0 LIMIT $limit)
         UNION ALL
         (SELECT * FROM calls
         WHERE function_uid = f.key AND state IN ('running', 'deciding', 'waiting') LIMIT $limit)

@@ -2,7 +2,8 @@
 
 Each costs a few index probes whatever the length of the queue: sessions are read in turn order, and of each session
 only as many calls as could be taken. The partial indexes they rely on are in `store/tables.py`. `calls/fairness.py`
-picks from what they return; `calls/dispatcher.py` applies it.
+picks from what they return; `calls/dispatcher.py` applies it. Conditions that are always true (`seq >= 0`) choose the
+index.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from controlplane.calls.fairness import SessionHead
+from controlplane.calls.looks import Look
 from controlplane.calls.rows import CallRow
+from controlplane.store.contract import Key
 
 if TYPE_CHECKING:
     from controlplane.store.contract import Connection
@@ -21,61 +24,81 @@ if TYPE_CHECKING:
 # A session that was emptied by cancels is only found when its turn comes, so a look takes some more than it needs.
 _SPARE_SESSIONS = 8
 
-_HEADS = """
-SELECT s.function_uid AS turn_function_uid, s.session AS turn_session, s.seen, s.depth, c.*
-FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS w(function_uid, wanted, sessions_max)
-CROSS JOIN LATERAL (
-    SELECT t.*, count(*) OVER () AS seen, (w.wanted + count(*) OVER () - 1) / count(*) OVER () AS depth
-    FROM (
-        SELECT function_uid, session, last_turn FROM call_sessions
-        WHERE function_uid = w.function_uid ORDER BY last_turn LIMIT w.sessions_max
-    ) AS t
-) AS s
+# Each look answers two questions in one round trip: which of the held claims ($1, $2) still count, and what the queues
+# hold. The objects of the calls come along, since nearly all of them are about to be handed out.
+_LOOK = """
+SELECT held.alive, q.*, o.*
+FROM (SELECT ARRAY(
+    SELECT a.uid FROM unnest($1::text[], $2::bigint[]) AS w(uid, claim_seq)
+    JOIN attempts a ON a.uid = w.uid AND a.claim_seq = w.claim_seq
+    WHERE a.finished_at IS NULL AND NOT a.draining
+) AS alive) AS held
+LEFT JOIN ($heads) AS q ON true
 LEFT JOIN LATERAL (
-    SELECT * FROM calls WHERE function_uid = s.function_uid AND session = s.session AND state = 'queued'
-    ORDER BY priority, seq LIMIT s.depth
-) AS c ON true
-ORDER BY s.function_uid, s.last_turn, c.priority, c.seq
+    SELECT uid AS object_uid, rv AS object_rv, create_rv AS object_create_rv, labels AS object_labels,
+        fields AS object_fields, doc AS object_doc
+    FROM objects
+    WHERE kind = 'FunctionCall' AND org = q.org COLLATE "C" AND project = q.project COLLATE "C"
+        AND name = q.name COLLATE "C" LIMIT 1
+) AS o ON true
+ORDER BY q.turn_function_uid, q.turn, q.priority, q.seq
 """
+
+_HEADS = _LOOK.replace(
+    "$heads",
+    """
+    SELECT s.function_uid AS turn_function_uid, s.session AS turn_session, s.last_turn AS turn, s.depth, c.*
+    FROM unnest($3::text[], $4::bigint[], $5::bigint[]) AS w(function_uid, wanted, sessions_max)
+    CROSS JOIN LATERAL (
+        SELECT t.*, (w.wanted + count(*) OVER () - 1) / count(*) OVER () AS depth
+        FROM (
+            SELECT function_uid, session, last_turn FROM call_sessions
+            WHERE function_uid = w.function_uid ORDER BY last_turn LIMIT w.sessions_max
+        ) AS t
+    ) AS s
+    LEFT JOIN LATERAL (
+        SELECT * FROM calls
+        WHERE function_uid = s.function_uid AND session = s.session AND state = 'queued' AND seq >= 0
+        ORDER BY priority, seq LIMIT s.depth
+    ) AS c ON true
+    """,
+)
 
 # Beyond the lag budget: one call of each session whose workflow exists, in turn order, skipping the other sessions.
-_STARTED_HEADS = """
-SELECT s.function_uid AS turn_function_uid, s.session AS turn_session, s.*
-FROM unnest($1::text[], $2::bigint[]) AS w(function_uid, wanted)
-CROSS JOIN LATERAL (
-    SELECT t.last_turn, c.* FROM call_sessions t
+_STARTED_HEADS = _LOOK.replace(
+    "$heads",
+    """
+    SELECT s.function_uid AS turn_function_uid, s.session AS turn_session, 1 AS depth, s.*
+    FROM unnest($3::text[], $4::bigint[]) AS w(function_uid, wanted)
     CROSS JOIN LATERAL (
-        SELECT * FROM calls
-        WHERE function_uid = t.function_uid AND session = t.session AND state = 'queued' AND has_workflow
-        ORDER BY priority, seq LIMIT 1
-    ) AS c
-    WHERE t.function_uid = w.function_uid ORDER BY t.last_turn LIMIT w.wanted
-) AS s
-ORDER BY s.function_uid, s.last_turn
-"""
-
-_ALIVE = """
-SELECT a.uid FROM unnest($1::text[], $2::bigint[]) AS w(uid, claim_seq)
-JOIN attempts a ON a.uid = w.uid AND a.claim_seq = w.claim_seq
-WHERE a.finished_at IS NULL AND NOT a.draining
-"""
+        SELECT t.last_turn AS turn, c.* FROM call_sessions t
+        CROSS JOIN LATERAL (
+            SELECT * FROM calls
+            WHERE function_uid = t.function_uid AND session = t.session AND state = 'queued' AND has_workflow
+            ORDER BY priority, seq LIMIT 1
+        ) AS c
+        WHERE t.function_uid = w.function_uid ORDER BY t.last_turn LIMIT w.wanted
+    ) AS s
+    """,
+)
 
 _LAG = """
-SELECT (SELECT count(*) FROM (SELECT 1 FROM calls WHERE NOT has_workflow LIMIT $1) AS unstarted) AS calls,
-    (SELECT min(oldest.created_at)
-    FROM unnest(ARRAY['queued', 'running', 'deciding', 'waiting', 'done']) AS s(state)
-    CROSS JOIN LATERAL (
-        SELECT created_at FROM calls WHERE NOT has_workflow AND state = s.state ORDER BY seq LIMIT 1
-    ) AS oldest) AS oldest_at
+SELECT (SELECT count(*) FROM (
+        SELECT 1 FROM calls WHERE NOT has_workflow AND seq >= 0 ORDER BY seq LIMIT $1
+    ) AS unstarted) AS calls,
+    (SELECT created_at FROM calls WHERE NOT has_workflow AND seq >= 0 ORDER BY seq LIMIT 1) AS oldest_at
 """
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
-    """What one look at a Function's queue found, in turn order."""
+class Found:
+    """What one query found: the looks by Function, which held claims still count, and the objects of the calls."""
 
-    heads: list[SessionHead[CallRow]]
-    all_sessions: bool
+    looks: Mapping[str, Look]
+    alive: frozenset[str]
+    """Workers that may still be given calls by the held claims that were asked about."""
+    objects: Sequence[tuple[Key, Mapping[str, Any]]]
+    """Keys and records; the columns of the objects begin with OBJECT_PREFIX."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,38 +109,27 @@ class Lag:
     oldest_at: datetime | None
 
 
-async def look(connection: Connection, wanted: Mapping[str, int], round_number: int) -> dict[str, Look]:
+OBJECT_PREFIX = "object_"
+
+
+async def look(
+    connection: Connection, wanted: Mapping[str, int], round_number: int, held: Sequence[tuple[str, int]]
+) -> Found:
     """The heads of the sessions of each Function in `wanted` (uid to number of calls), enough to pick that many.
 
-    Later rounds look at more sessions, so that any number of empty ones is passed in few rounds.
+    `held` are the claims, as (attempt, claim number), of which it asks whether they still count. Later rounds look at
+    more sessions, so that any number of empty ones is passed in few rounds.
     """
     sessions_max = {uid: count + (_SPARE_SESSIONS << round_number) for uid, count in wanted.items()}
-    records = await connection.fetch(_HEADS, list(wanted), list(wanted.values()), list(sessions_max.values()))
-    grouped = _grouped(records)
-    looks = {}
-    for function_uid, sessions in grouped.items():
-        heads = [
-            SessionHead(session=session, calls=_calls(rows), complete=len(_calls(rows)) < rows[0]["depth"])
-            for session, rows in sessions.items()
-        ]
-        looks[function_uid] = Look(heads=heads, all_sessions=len(heads) < sessions_max[function_uid])
-    return looks
+    arguments = (list(wanted), list(wanted.values()), list(sessions_max.values()))
+    return _found(await connection.fetch(_HEADS, *_claims(held), *arguments), sessions_max)
 
 
-async def look_started(connection: Connection, wanted: Mapping[str, int]) -> dict[str, Look]:
+async def look_started(connection: Connection, wanted: Mapping[str, int], held: Sequence[tuple[str, int]]) -> Found:
     """Like `look`, but only of calls whose workflow exists; what else a session has is not told."""
-    records = await connection.fetch(_STARTED_HEADS, list(wanted), list(wanted.values()))
-    looks = {}
-    for function_uid, sessions in _grouped(records).items():
-        heads = [SessionHead(session=session, calls=_calls(rows), complete=False) for session, rows in sessions.items()]
-        looks[function_uid] = Look(heads=heads, all_sessions=len(heads) < wanted[function_uid])
-    return looks
-
-
-async def alive(connection: Connection, claims: Sequence[tuple[str, int]]) -> set[str]:
-    """Of held claims, as (attempt, claim number), those whose worker may still be given calls by them."""
-    attempts, numbers = [attempt for attempt, _ in claims], [number for _, number in claims]
-    return {record["uid"] for record in await connection.fetch(_ALIVE, attempts, numbers)}
+    return _found(
+        await connection.fetch(_STARTED_HEADS, *_claims(held), list(wanted), list(wanted.values())), dict(wanted)
+    )
 
 
 async def engine_lag(connection: Connection, calls_max: int) -> Lag:
@@ -126,13 +138,34 @@ async def engine_lag(connection: Connection, calls_max: int) -> Lag:
     return Lag(calls=record["calls"], oldest_at=record["oldest_at"])
 
 
-def _grouped(records: Sequence[Any]) -> dict[str, dict[str, list[Mapping[str, Any]]]]:
-    grouped: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
+def _claims(held: Sequence[tuple[str, int]]) -> tuple[list[str], list[int]]:
+    return [attempt for attempt, _ in held], [number for _, number in held]
+
+
+def _found(records: Sequence[Any], sessions_max: Mapping[str, int]) -> Found:
+    heads: dict[str, dict[str, list[CallRow]]] = {uid: {} for uid in sessions_max}
+    depths: dict[tuple[str, str], int] = {}
+    objects: list[tuple[Key, Mapping[str, Any]]] = []
     for record in records:
-        sessions = grouped.setdefault(record["turn_function_uid"], {})
-        sessions.setdefault(record["turn_session"], []).append(record)
-    return grouped
-
-
-def _calls(records: Sequence[Mapping[str, Any]]) -> list[CallRow]:
-    return [CallRow.from_record(record) for record in records if record["uid"] is not None]
+        function_uid, session = record["turn_function_uid"], record["turn_session"]
+        if function_uid is None:
+            continue
+        calls = heads[function_uid].setdefault(session, [])
+        depths[function_uid, session] = record["depth"]
+        if record["uid"] is None:
+            continue
+        row = CallRow.from_record(record)
+        calls.append(row)
+        if record["object_uid"] is not None:
+            objects.append((row.key, record))
+    looks = {
+        uid: Look(
+            heads=[
+                SessionHead(session=session, calls=calls, complete=len(calls) < depths[uid, session])
+                for session, calls in sessions.items()
+            ],
+            all_sessions=len(sessions) < sessions_max[uid],
+        )
+        for uid, sessions in heads.items()
+    }
+    return Found(looks=looks, alive=frozenset(records[0]["alive"]), objects=objects)

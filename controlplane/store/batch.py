@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
 from controlplane.machinery.kind import Kind
 from controlplane.machinery.meta import select_fields
 from controlplane.store.contract import Change, ChangeType, Document, Key, Loader, Reads
+
+Item = TypeVar("Item")
 
 
 class Live:
@@ -80,6 +82,7 @@ class Mark:
 
     rv: int
     changes: int
+    parts: int
     statements: int
 
 
@@ -94,6 +97,7 @@ class Batch:
     live: dict[Key, Live | None] = field(default_factory=dict)
     loaded_rows: dict[tuple[str, Hashable], list[Mapping[str, Any]]] = field(default_factory=dict)
     log: list[Logged] = field(default_factory=list)
+    parts: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
     statements: list[tuple[str, Sequence[Any]]] = field(default_factory=list)
     _scratch: dict[str, dict[Any, Any]] = field(default_factory=dict)
     _undo: list[tuple[Key, Live | None]] = field(default_factory=list)
@@ -154,6 +158,10 @@ class Batch:
         """See `contract.Tx.rows`."""
         return self.loaded_rows[(loader.name, argument)]
 
+    def join(self, part: str, row: Mapping[str, Any]) -> None:
+        """See `contract.Tx.join`."""
+        self.parts.append((part, row))
+
     def execute(self, sql: str, arguments: Sequence[Any]) -> None:
         """See `contract.Tx.execute`."""
         self.statements.append((sql, arguments))
@@ -168,13 +176,25 @@ class Batch:
         if missing:
             await self.loader(missing)
 
+    def remember(self, key: Key, record: Mapping[str, Any], prefix: str = "") -> None:
+        """See `contract.Tx.remember`."""
+        if key not in self.live:
+            self.live[key] = Live(
+                raw=record[prefix + "doc"],
+                rv=record[prefix + "rv"],
+                create_rv=record[prefix + "create_rv"],
+                uid=record[prefix + "uid"],
+                labels=orjson.loads(record[prefix + "labels"]),
+                fields=orjson.loads(record[prefix + "fields"]),
+            )
+
     # What the committer uses.
 
     def begin(self, reads: Reads) -> Mark:
         """The state to return to if the next mutation raises; it may use only what it said it reads."""
         self._undo.clear()
         self._allowed = frozenset(reads.keys)
-        return Mark(self.rv, len(self.log), len(self.statements))
+        return Mark(self.rv, len(self.log), len(self.parts), len(self.statements))
 
     def open_to_hooks(self) -> None:
         """From now on everything that was loaded may be used."""
@@ -185,23 +205,21 @@ class Batch:
         """Take back everything since `mark`."""
         self.rv = mark.rv
         del self.log[mark.changes :]
+        del self.parts[mark.parts :]
         del self.statements[mark.statements :]
         for key, live in reversed(self._undo):
             self.live[key] = live
         self._undo.clear()
 
-    def take_log(self) -> list[Logged]:
-        """The changes not yet written, which the caller now writes."""
-        taken, self.log = self.log, []
-        return taken
+    @property
+    def grouped_parts(self) -> dict[str, list[Mapping[str, Any]]]:
+        """The rows of the parts, by text."""
+        return _grouped(self.parts)
 
-    def take_statements(self) -> dict[str, list[Sequence[Any]]]:
-        """The statements not yet run, grouped by text in the order the texts were first used."""
-        grouped: dict[str, list[Sequence[Any]]] = {}
-        for sql, arguments in self.statements:
-            grouped.setdefault(sql, []).append(arguments)
-        self.statements = []
-        return grouped
+    @property
+    def grouped_statements(self) -> dict[str, list[Sequence[Any]]]:
+        """The arguments of the statements, by text in the order the texts were first used."""
+        return _grouped(self.statements)
 
     def _live(self, key: Key) -> Live | None:
         # Checked for each mutation, although another may have loaded the key: what works only in company is a bug
@@ -232,6 +250,13 @@ class Batch:
         )
         self.log.append(Logged(change, live.create_rv, list(owners), "deletionTimestamp" in metadata))
         self.rv = live.rv
+
+
+def _grouped(pairs: Sequence[tuple[str, Item]]) -> dict[str, list[Item]]:
+    grouped: dict[str, list[Item]] = {}
+    for text, item in pairs:
+        grouped.setdefault(text, []).append(item)
+    return grouped
 
 
 def _same(stored: Document, offered: Document) -> bool:

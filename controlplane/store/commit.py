@@ -1,10 +1,10 @@
 """One transaction of the writer, from the lock to the commit.
 
 Four round trips carry a batch, however many mutations it holds: begin and lock; the counter with all objects the
-batch names; one statement that writes everything; commit. Loaders, statements of mutations and hooks add theirs. What
-can go wrong is sorted here for `writer.py`: a passing fault (`FaultError`: nothing was stored, try again), anything
-else (the batch itself is at fault), and the one case that only the database can answer, a connection that broke during
-the commit.
+batch names; one statement that writes everything; commit. Loaders, hooks and what cannot be part of that one
+statement add theirs. What can go wrong is sorted here for `writer.py`: a passing fault (`FaultError`: nothing was
+stored, try again), anything else (the batch itself is at fault), and the one case that only the database can answer, a
+connection that broke during the commit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from controlplane.errors import ApiError, Reason
 from controlplane.machinery.kind import Kind
 from controlplane.settings import Settings
 from controlplane.store import sql
-from controlplane.store.batch import Batch, Live
+from controlplane.store.batch import Batch
 from controlplane.store.contract import BatchHook, Change, Key, Mutation, Reads
 from controlplane.store.database import DRIVER_ERRORS, Database, is_passing
 
@@ -126,12 +126,11 @@ class Committer:
         for pending in pendings:
             _apply(batch, pending)
         batch.open_to_hooks()
-        changes = await _write(connection, batch)
         for hook in self.hooks:
             entered.append(hook)
             await hook.before_commit(batch, connection)
-            changes += await _write(connection, batch)
-        return found[0]["xact"], changes
+        await _write(connection, batch)
+        return found[0]["xact"], [logged.change for logged in batch.log]
 
     async def _end(self, connection: Connection, xact: str) -> None:
         """Commit, and find out what became of it when the connection breaks meanwhile."""
@@ -184,18 +183,11 @@ class Committer:
 
 
 def _remember(batch: Batch, keys: Sequence[Key], rows: Sequence[asyncpg.Record]) -> None:
-    batch.live.update(dict.fromkeys(keys))
     for row in rows:
-        if row["number"] is None:
-            continue
-        batch.live[keys[row["number"] - 1]] = Live(
-            raw=row["doc"],
-            rv=row["rv"],
-            create_rv=row["create_rv"],
-            uid=row["uid"],
-            labels=orjson.loads(row["labels"]),
-            fields=orjson.loads(row["fields"]),
-        )
+        if row["number"] is not None:
+            batch.remember(keys[row["number"] - 1], cast("Mapping[str, Any]", row))
+    for key in keys:
+        batch.live.setdefault(key, None)
 
 
 async def _load_rows(connection: Connection, batch: Batch, pendings: Sequence[Pending]) -> None:
@@ -225,16 +217,18 @@ def _apply(batch: Batch, pending: Pending) -> None:
         pending.error = ApiError(Reason.INTERNAL_ERROR, "the server failed on this change", debug=repr(error))
 
 
-async def _write(connection: Connection, batch: Batch) -> list[Change]:
-    """Write what was buffered since the last time."""
-    rows = batch.take_log()
-    if rows:
-        text = sql.WRITE_AND_REMOVE if sql.removes(rows) else sql.WRITE
-        moved = await connection.execute(text, *sql.write_arguments(rows, batch.now))
-        assert moved == "UPDATE 1", f"the counter is not at {rows[0].change.rv - 1}: {moved}"
-    for text, arguments in batch.take_statements().items():
+async def _write(connection: Connection, batch: Batch) -> None:
+    """Write everything that was buffered."""
+    parts = batch.grouped_parts
+    rows = [orjson.dumps(rows).decode() for rows in parts.values()]
+    if batch.log:
+        text = sql.write(removes=sql.removes(batch.log), parts=tuple(parts))
+        moved = await connection.execute(text, *sql.write_arguments(batch.log, batch.now), *rows)
+        assert moved == "UPDATE 1", f"the counter is not at {batch.log[0].change.rv - 1}: {moved}"
+    elif parts:
+        await connection.execute(sql.together(tuple(parts)), *rows)
+    for text, arguments in batch.grouped_statements.items():
         if len(arguments) == 1:
             await connection.execute(text, *arguments[0])
         else:
             await connection.executemany(text, arguments)
-    return [logged.change for logged in rows]

@@ -118,9 +118,18 @@ class Tx(Protocol):
     async def load(self, keys: Sequence[Key]) -> None:
         """Load more objects so that `get`, `put` and `remove` accept them; only hooks can await it."""
 
+    def join(self, part: str, row: Mapping[str, Any]) -> None:
+        """Add a row to a data-modifying query that is part of the statement that writes the objects: no round trip.
+        In `part`, `$rows` is a JSON array of all rows that were joined under the same text. The parts of a batch run
+        side by side, so no two may touch the same row of a table."""
+
     def execute(self, sql: str, arguments: Sequence[Any]) -> None:
-        """Run a statement once per call with these arguments after the objects are written. Calls with the same text
-        are sent as one `executemany`, texts in the order they were first used."""
+        """Run a statement once per call with these arguments after the objects and parts are written. Calls with the
+        same text are sent as one `executemany`, texts in the order they were first used."""
+
+    def remember(self, key: Key, record: Mapping[str, Any], prefix: str) -> None:
+        """Take an object that a hook read in a query of its own, as if `load` had read it: `record` has the columns of
+        `store/sql.py`'s LOAD with names that begin with `prefix`. Kept as this batch left it if it was known."""
 
     def scratch(self, name: str) -> dict[Any, Any]:
         """A dictionary shared by all mutations and hooks of this batch, by name (`"calls"`, `"queued"`), empty when the
@@ -141,15 +150,16 @@ class Mutation(Protocol[Result]):
 
 
 class BatchHook(Protocol):
-    """Work that joins a batch after its mutations were written and before it commits (the dispatcher of calls).
+    """Work that joins a batch after its mutations ran and before they are written (the dispatcher of calls).
 
     For each batch `before_commit` runs once, then exactly one of `committed` and `rolled_back`, unless an earlier hook
     failed, in which case nothing of this one is called. A batch whose mutations were all refused still runs the hooks.
     An exception from `before_commit` fails the batch: its mutations are then tried one by one, each with the hooks."""
 
     async def before_commit(self, tx: Tx, connection: Connection) -> None:
-        """May query and write on `connection` (asyncpg, inside the transaction, after the batch's objects and
-        statements), load more objects and use `tx`; what it buffers there is written before the next hook runs."""
+        """May load more objects and use `tx`, where it finds what the mutations and earlier hooks did, and may query
+        and write on `connection` (asyncpg, inside the transaction). Nothing of the batch is written yet, so a query
+        sees what was committed before; everything is written once, after the last hook."""
 
     def committed(self) -> None:
         """The batch is durable: wake whoever was served. Called before the answers of the mutations go out."""

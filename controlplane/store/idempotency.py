@@ -20,7 +20,10 @@ LOOKUP = Loader(
     """SELECT k.key, i.digest, i.status, i.body FROM unnest($1::text[]) AS k(key)
     JOIN idempotency i ON i.scope = split_part(k.key, E'\\x01', 1) AND i.key = split_part(k.key, E'\\x01', 2)""",
 )
-INSERT = "INSERT INTO idempotency (scope, key, digest, status, body, created_at) VALUES ($1, $2, $3, $4, $5, $6)"
+_INSERT = """
+INSERT INTO idempotency (scope, key, digest, status, body, created_at)
+SELECT scope, key, digest, status, body, created_at FROM json_populate_recordset(NULL::idempotency, $rows)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ def stored_answer(tx: Tx, request: KeyedRequest) -> StoredAnswer | None:
         rows = tx.rows(LOOKUP, request.argument)
         if not rows:
             return None
-        known = (rows[0]["digest"], StoredAnswer(rows[0]["status"], rows[0]["body"]))
+        known = (rows[0]["digest"], StoredAnswer(rows[0]["status"], rows[0]["body"].encode()))
     digest, answer = known
     if digest != request.digest:
         raise ApiError(
@@ -65,4 +68,14 @@ def stored_answer(tx: Tx, request: KeyedRequest) -> StoredAnswer | None:
 def store_answer(tx: Tx, request: KeyedRequest, answer: StoredAnswer) -> None:
     """Remember the answer together with the change."""
     tx.scratch("idempotency")[request.argument] = (request.digest, answer)
-    tx.execute(INSERT, (request.scope, request.key, request.digest, answer.status, answer.body, tx.now))
+    tx.join(
+        _INSERT,
+        {
+            "scope": request.scope,
+            "key": request.key,
+            "digest": request.digest,
+            "status": answer.status,
+            "body": answer.body.decode(),
+            "created_at": tx.now,
+        },
+    )

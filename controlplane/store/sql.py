@@ -1,14 +1,16 @@
 """The writer's statements and what they take.
 
-Each is one round trip for a whole batch: one statement logs the changes, stores the objects and moves the counter, so
-a document crosses the wire once. The columns of all rows are one JSON parameter (half the driver's time of an array for
-each column), beside an array of the documents, which are serialised already.
+Each is one round trip for a whole batch: one statement logs the changes, stores the objects, writes the rows that go
+with them (`Tx.join`) and moves the counter, so a document crosses the wire once. The columns of all rows are one JSON
+parameter (half the driver's time of an array for each column), beside an array of the documents, which are serialised
+already.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -61,10 +63,30 @@ _REMOVE = """, removed AS (
         AND o.name = r.name
 )"""
 # Only a bug can have moved the counter since it was read: the fence turns that into an error before the commit.
-_MOVE = "UPDATE meta SET rv = $1 WHERE id = 1 AND rv = $2"
+_MOVE = " UPDATE meta SET rv = $1 WHERE id = 1 AND rv = $2"
 
-WRITE = _INPUT + _STORE + _MOVE
-WRITE_AND_REMOVE = _INPUT + _STORE + _REMOVE + _MOVE
+_WRITE_PARAMETERS = 5
+
+
+@lru_cache(maxsize=64)
+def write(*, removes: bool, parts: tuple[str, ...]) -> str:
+    """The statement that writes changes, which `write_arguments` describes, and these parts with a JSON array each.
+
+    The few combinations that occur stay in the driver's cache of prepared statements.
+    """
+    joined = "".join(f", {part}" for part in _named(parts, _WRITE_PARAMETERS))
+    return _INPUT + _STORE + (_REMOVE if removes else "") + joined + _MOVE
+
+
+@lru_cache(maxsize=64)
+def together(parts: tuple[str, ...]) -> str:
+    """One statement of data-modifying parts alone; each takes a JSON array of its rows."""
+    return f"WITH {', '.join(_named(parts, 0))} SELECT"
+
+
+def _named(parts: Sequence[str], parameters: int) -> list[str]:
+    texts = [part.replace("$rows", f"${parameters + number}::text::json") for number, part in enumerate(parts, 1)]
+    return [f"part_{number} AS ({text})" for number, text in enumerate(texts, 1)]
 
 
 def key_columns(keys: Sequence[Key]) -> list[list[str]]:
@@ -78,7 +100,7 @@ def key_columns(keys: Sequence[Key]) -> list[list[str]]:
 
 
 def write_arguments(rows: Sequence[Logged], now: datetime) -> list[Any]:
-    """The arguments of WRITE and WRITE_AND_REMOVE for changes in the order of their revisions."""
+    """The first arguments of `write` for changes in the order of their revisions."""
     latest = {logged.change.key: logged.change.rv for logged in rows}
     first, last = rows[0].change, rows[-1].change
     records = [_record(logged, latest[logged.change.key] == logged.change.rv) for logged in rows]

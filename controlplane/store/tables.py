@@ -118,7 +118,7 @@ class IdempotencyRow(SQLModel, table=True):
     key: str = Field(sa_column=Column(Text, primary_key=True))
     digest: str = Field(sa_column=_text())
     status: int = Field(sa_column=Column(SmallInteger, nullable=False))
-    body: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+    body: str = Field(sa_column=_text())
     created_at: datetime = Field(sa_column=_time())
 
 
@@ -127,7 +127,17 @@ class CallRow(SQLModel, table=True):
 
     __tablename__ = "calls"
     __table_args__ = (
-        Index("calls_queued", "function_uid", "session", "priority", "seq", postgresql_where=text("state = 'queued'")),
+        # An index has a condition that only the query it is made for repeats (`seq` and `priority` are never negative).
+        # Otherwise the planner may take another one that fits as well and sort what it reads, for as long as the
+        # statistics say that there is next to nothing to read; and the table is empty until the first large map.
+        Index(
+            "calls_queued",
+            "function_uid",
+            "session",
+            "priority",
+            "seq",
+            postgresql_where=text("state = 'queued' AND seq >= 0"),
+        ),
         # The same for calls whose workflow exists: all that may be claimed while the engine lags.
         Index(
             "calls_queued_started",
@@ -137,8 +147,6 @@ class CallRow(SQLModel, table=True):
             "seq",
             postgresql_where=text("state = 'queued' AND has_workflow"),
         ),
-        # Without the queued ones: an index that also fits the queue is taken for it while there are no statistics,
-        # and then every look at the queue reads and sorts all of it.
         Index("calls_held", "function_uid", postgresql_where=text("state IN ('running', 'deciding', 'waiting')")),
         Index("calls_attempt", "attempt", postgresql_where=text("state = 'running'")),
         Index("calls_deadline", "deadline", postgresql_where=text("state = 'running'")),
@@ -147,8 +155,16 @@ class CallRow(SQLModel, table=True):
             "cancel_requested_at",
             postgresql_where=text("state = 'running' AND cancel_requested_at IS NOT NULL"),
         ),
-        Index("calls_starting", "state", "seq", postgresql_where=text("NOT has_workflow")),
-        Index("calls_starting_fairly", "org", "project", "session", "seq", postgresql_where=text("NOT has_workflow")),
+        Index("calls_starting", "seq", postgresql_where=text("NOT has_workflow AND seq >= 0")),
+        Index("calls_undecided", "seq", postgresql_where=text("NOT has_workflow AND state IN ('deciding', 'waiting')")),
+        Index(
+            "calls_starting_fairly",
+            "org",
+            "project",
+            "session",
+            "seq",
+            postgresql_where=text("NOT has_workflow AND priority >= 0"),
+        ),
         Index(
             "calls_silent",
             "updated_at",

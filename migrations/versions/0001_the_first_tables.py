@@ -98,11 +98,12 @@ def upgrade() -> None:
     op.create_index('calls_deadline', 'calls', ['deadline'], unique=False, postgresql_where=sa.text("state = 'running'"))
     op.create_index('calls_held', 'calls', ['function_uid'], unique=False, postgresql_where=sa.text("state IN ('running', 'deciding', 'waiting')"))
     op.create_index('calls_silent', 'calls', ['updated_at'], unique=False, postgresql_where=sa.text("state IN ('deciding', 'waiting', 'done') AND has_workflow AND task_token IS NULL"))
-    op.create_index('calls_queued', 'calls', ['function_uid', 'session', 'priority', 'seq'], unique=False, postgresql_where=sa.text("state = 'queued'"))
+    op.create_index('calls_queued', 'calls', ['function_uid', 'session', 'priority', 'seq'], unique=False, postgresql_where=sa.text("state = 'queued' AND seq >= 0"))
     op.create_index('calls_queued_started', 'calls', ['function_uid', 'session', 'priority', 'seq'], unique=False, postgresql_where=sa.text("state = 'queued' AND has_workflow"))
     op.create_index('calls_reporting', 'calls', ['seq'], unique=False, postgresql_where=sa.text("state IN ('deciding', 'done') AND task_token IS NOT NULL"))
-    op.create_index('calls_starting', 'calls', ['state', 'seq'], unique=False, postgresql_where=sa.text('NOT has_workflow'))
-    op.create_index('calls_starting_fairly', 'calls', ['org', 'project', 'session', 'seq'], unique=False, postgresql_where=sa.text('NOT has_workflow'))
+    op.create_index('calls_starting', 'calls', ['seq'], unique=False, postgresql_where=sa.text('NOT has_workflow AND seq >= 0'))
+    op.create_index('calls_undecided', 'calls', ['seq'], unique=False, postgresql_where=sa.text("NOT has_workflow AND state IN ('deciding', 'waiting')"))
+    op.create_index('calls_starting_fairly', 'calls', ['org', 'project', 'session', 'seq'], unique=False, postgresql_where=sa.text('NOT has_workflow AND priority >= 0'))
     # Rows of these tables change several times a second for as long as they live; vacuum must keep pace.
     op.execute("ALTER TABLE calls SET (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02)")
     op.execute("ALTER TABLE call_sessions SET (autovacuum_vacuum_scale_factor = 0.02)")
@@ -152,7 +153,7 @@ def upgrade() -> None:
     sa.Column('key', sa.Text(), nullable=False),
     sa.Column('digest', sa.Text(), nullable=False),
     sa.Column('status', sa.SmallInteger(), nullable=False),
-    sa.Column('body', sa.LargeBinary(), nullable=False),
+    sa.Column('body', sa.Text(), nullable=False),
     sa.Column('created_at', sa.DateTime(timezone=True), nullable=False),
     sa.PrimaryKeyConstraint('scope', 'key')
     )

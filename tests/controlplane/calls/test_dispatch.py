@@ -74,6 +74,7 @@ async def test_a_session_without_calls_keeps_no_place(calls: Calls) -> None:
     worker = await calls.worker()
     assert await worker.take() == names[-1:]
     await worker.claim(succeeded(names[-1]))
+    await worker.claim()
     assert await calls.database.fetch("SELECT * FROM call_sessions") == []
 
 

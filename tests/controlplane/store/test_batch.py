@@ -98,14 +98,15 @@ def test_undoing_a_mutation_gives_its_revisions_to_the_next() -> None:
     mark = batch.begin(Reads(keys=[key("a"), key("b")]))
     batch.put(key("a"), thing("a", color="blue"))
     batch.remove(key("b"))
+    batch.join("SELECT $rows", {})
     batch.execute("SELECT 1", ())
     batch.undo(mark)
     batch.begin(Reads(keys=[key("a"), key("b")]))
     assert batch.get(key("a")) == {**thing("a"), "metadata": {**thing("a")["metadata"], "resourceVersion": "11"}}
     assert batch.get(key("b")) is not None
     assert batch.put(key("b"), thing("b", color="green"))["metadata"]["resourceVersion"] == "12"
-    assert batch.take_statements() == {}
-    assert [logged.change.rv for logged in batch.take_log()] == [11, 12]
+    assert (batch.grouped_parts, batch.grouped_statements) == ({}, {})
+    assert [logged.change.rv for logged in batch.log] == [11, 12]
 
 
 def test_the_callers_document_keeps_its_own_revision() -> None:

@@ -34,13 +34,14 @@ class Recorder:
         self.calls.append("rolled back")
 
 
-async def test_a_hook_sees_the_writes_of_its_batch_and_adds_its_own_to_the_same_commit(store: Store) -> None:
+async def test_a_hook_sees_its_batch_before_it_is_written_and_adds_to_the_same_commit(store: Store) -> None:
     await store.put("elsewhere", color="red")
     found: list[Any] = []
 
     async def dispatch(tx: Tx, connection: Any) -> None:
         found.append(await connection.fetchval("SELECT count(*) FROM objects"))
         found.append(await connection.fetchval(SESSIONS))
+        found.append(tx.get(key("a")) is not None)
         await tx.load([key("elsewhere"), key("a")])
         document = tx.get(key("a"))
         assert document is not None
@@ -55,7 +56,7 @@ async def test_a_hook_sees_the_writes_of_its_batch_and_adds_its_own_to_the_same_
     hook = Recorder(dispatch)
     store.writer.add_hook(hook)
     await store.write(Do(create, names=("a",)))
-    assert found == [2, 1]
+    assert found == [1, 0, True]
     assert hook.calls == ["before", "committed"]
     assert [(c.rv, c.key.name, c.type.value, c.previous_rv) for c in store.seen[1:]] == [
         (2, "a", "ADDED", None),
@@ -68,19 +69,69 @@ async def test_a_hook_sees_the_writes_of_its_batch_and_adds_its_own_to_the_same_
     assert stored["spec"] == {"color": "taken"}
 
 
-async def test_a_later_hook_sees_what_an_earlier_one_wrote(store: Store) -> None:
+async def test_a_later_hook_sees_what_an_earlier_one_put_and_wrote(store: Store) -> None:
     async def write(tx: Tx, connection: Any) -> None:
-        tx.execute(ADD_SESSION, ("f", "first"))
+        await tx.load([key("b")])
+        tx.put(key("b"), thing("b"))
+        await connection.execute(ADD_SESSION, "f", "directly")
 
-    seen: list[int] = []
+    seen: list[Any] = []
 
     async def look(tx: Tx, connection: Any) -> None:
+        seen.append(tx.get(key("b")) is not None)
         seen.append(await connection.fetchval(SESSIONS))
 
     store.writer.add_hook(Recorder(write))
     store.writer.add_hook(Recorder(look))
     await store.put("a")
-    assert seen == [1]
+    assert seen == [True, 1]
+
+
+async def test_parts_are_written_with_the_objects_of_their_batch_and_not_without_them(store: Store) -> None:
+    """Rows of one text are one query of the statement, whoever joined them; a refused mutation leaves none."""
+    part = """INSERT INTO call_sessions (function_uid, session, last_turn)
+        SELECT function_uid, session, last_turn FROM json_populate_recordset(NULL::call_sessions, $rows)"""
+
+    def joining(session: str, *, refused: bool = False) -> Any:
+        def apply(tx: Tx) -> None:
+            tx.join(part, {"function_uid": "f", "session": session, "last_turn": tx.put(key(session), thing(session))})
+            if refused:
+                raise ApiError(Reason.CONFLICT, "refused after it joined")
+
+        return apply
+
+    with pytest.raises(ApiError):
+        await store.write(Do(joining("never", refused=True), names=("never",)))
+    await store.write(Do(lambda tx: tx.join(part, {"function_uid": "f", "session": "alone", "last_turn": 1})))
+    assert [record["session"] for record in await store.database.fetch("SELECT session FROM call_sessions")] == [
+        "alone"
+    ]
+    assert await store.database.fetchval("SELECT count(*) FROM objects") == 0
+
+
+async def test_a_hook_takes_an_object_that_it_read_itself(store: Store) -> None:
+    await store.put("a", color="red")
+    found: list[Any] = []
+
+    async def read(tx: Tx, connection: Any) -> None:
+        [record] = await connection.fetch(
+            "SELECT uid AS o_uid, rv AS o_rv, create_rv AS o_create_rv, labels AS o_labels, fields AS o_fields, "
+            "doc AS o_doc FROM objects"
+        )
+        tx.remember(key("a"), record, "o_")
+        document = tx.get(key("a"))
+        assert document is not None
+        found.append(document["spec"])
+        tx.put(key("a"), {**document, "spec": {"color": "blue"}})
+        tx.remember(key("a"), record, "o_")
+        found.append((tx.get(key("a")) or {})["spec"])
+
+    store.writer.add_hook(Recorder(read))
+    await store.write(Do(lambda tx: None))
+    assert found == [{"color": "red"}, {"color": "blue"}]
+    stored = await store.objects.get_document(key("a"))
+    assert stored is not None
+    assert (stored["spec"], stored["metadata"]["resourceVersion"]) == ({"color": "blue"}, "2")
 
 
 async def test_a_batch_that_only_hooks_write_is_committed(store: Store) -> None:
@@ -115,7 +166,8 @@ async def test_a_failing_hook_rolls_everything_back_and_says_so(store: Store) ->
 
 async def test_a_hook_that_one_mutation_makes_fail_does_not_fail_the_others(store: Store) -> None:
     async def fail_for_the_bad(tx: Tx, connection: Any) -> None:
-        if await connection.fetchval("SELECT count(*) FROM objects WHERE name = 'bad'"):
+        await tx.load([key("bad")])
+        if tx.get(key("bad")) is not None:
             raise ZeroDivisionError
 
     store.writer.add_hook(Recorder(fail_for_the_bad))
