@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client, WorkflowExecutionStatus
@@ -57,13 +57,16 @@ class Engine:
         answer = await self._bounded(self._client.workflow_service.describe_namespace(request))
         return answer.namespace_info.id
 
-    async def start_call(self, call: CallReference, *, urgent: bool) -> bool:
-        """Start the call's workflow; False when it ran and completed before."""
+    async def start_call(self, call: CallReference, *, urgent: bool, ended: dict[str, Any] | None = None) -> bool:
+        """Start the call's workflow; False when it ran and completed before.
+
+        With `ended` it is told that the call is over and how, and does not ask, unless it runs already.
+        """
         try:
             await self._bounded(
                 self._client.start_workflow(
                     FUNCTION_CALL_WORKFLOW,
-                    FunctionCallInput(call=call),
+                    FunctionCallInput(call=call, ended=ended),
                     id=call_workflow_id(call.uid),
                     task_queue=CONTROL_TASK_QUEUE,
                     # One that an operator terminated may start again; one that completed has told its end.

@@ -43,10 +43,14 @@ REISSUE_SIGNAL = "reissue"
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionCallInput:
-    """Input of a call's workflow: the call, and what was decided before it continued as new."""
+    """Input of a call's workflow: the call, and what was decided before it continued as new.
+
+    `ended` is the end of a call that was over before its workflow started, as in `CallOutcome`.
+    """
 
     call: CallReference
     offer_after: int | None = None
+    ended: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,8 @@ import structlog
 from activities.engine import Engine, EngineUnavailableError
 from activities.pacing import QUIET_SECONDS, Pacing, Traffic, TransitionMeter
 from activities.run_call_contract import CallOutcome, CallReference
-from controlplane.calls.engine import DetachWorkflow, MarkReported
-from controlplane.calls.queries import CallQueries, UnreportedCall
+from controlplane.calls.engine import DetachWorkflow, Ended, MarkReported
+from controlplane.calls.queries import CallQueries, UnreportedCall, UnstartedCall
 from controlplane.calls.rows import CallRef
 from controlplane.clock import Clock
 from controlplane.settings import Settings
@@ -188,12 +188,12 @@ class Starter:
                 self._spawn(call, urgent=False)
             await asyncio.sleep(LOOK_PAUSE_SECONDS)
 
-    async def _to_decide(self) -> list[CallRef]:
+    async def _to_decide(self) -> list[UnstartedCall]:
         """Calls that go on only when their workflow exists."""
         room = self._settings.workflow_starts_in_flight_max - self._board.count
         return await self._fresh(self._queries.to_decide, room)
 
-    async def _to_start(self) -> list[CallRef]:
+    async def _to_start(self) -> list[UnstartedCall]:
         """Other calls that may be given their workflow now, one of each session in turn."""
         traffic = await self._traffic()
         now = asyncio.get_running_loop().time()
@@ -204,26 +204,41 @@ class Starter:
         self._not_before = now + self._pacing.pause_seconds(traffic) if calls else self._not_before
         return calls
 
-    async def _next_turns(self, limit: int) -> list[CallRef]:
+    async def _next_turns(self, limit: int) -> list[UnstartedCall]:
         look = await self._queries.to_start(limit, self._after)
         self._after = look.next_after
         return look.calls
 
-    async def _fresh(self, find: Callable[[int], Awaitable[list[CallRef]]], room: int) -> list[CallRef]:
+    async def _fresh(self, find: Callable[[int], Awaitable[list[UnstartedCall]]], room: int) -> list[UnstartedCall]:
         """Up to `room` of the calls that `find` gives and that have not been started already."""
         if room <= 0:
             return []
         found = await find(room + self._board.count)
-        return [call for call in found if not self._board.is_pending(call.uid)][:room]
+        return [call for call in found if not self._board.is_pending(call.ref.uid)][:room]
 
-    def _spawn(self, call: CallRef, *, urgent: bool) -> None:
-        self._board.started(call.uid)
-        task = asyncio.create_task(self._start(call, urgent=urgent), name=f"start {call.uid}")
+    def _spawn(self, call: UnstartedCall, *, urgent: bool) -> None:
+        self._board.started(call.ref.uid)
+        start = self._start(call.ref, urgent=urgent) if call.ended is None else self._end(call.ref, call.ended)
+        task = asyncio.create_task(start, name=f"start {call.ref.uid}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def _end(self, call: CallRef, end: Ended) -> None:
+        """Tell the engine of a call that was over before its workflow started, and that is all.
+
+        If the process dies in between, the next look finds the row again and the workflow completed.
+        """
+        try:
+            await self._engine.start_call(_reference(call), urgent=False, ended=end.to_json())
+            await self._writer.write(MarkReported(call, None))
+        except EngineUnavailableError as error:
+            log.warning("a workflow could not be started, trying again", call=call.uid, told=str(error))
+            await asyncio.sleep(OUTAGE_PAUSE_SECONDS)
+        finally:
+            self._board.attached(call.uid)
+
     async def _start(self, call: CallRef, *, urgent: bool) -> None:
-        reference = CallReference(uid=call.uid, org=call.org, project=call.project, name=call.name)
+        reference = _reference(call)
         try:
             if call.uid in self._asked_again:
                 log.warning("a workflow did not come for its call and is asked again", call=call.uid)
@@ -240,6 +255,10 @@ class Starter:
             log.warning("a workflow could not be started, trying again", call=call.uid, told=str(error))
             await asyncio.sleep(OUTAGE_PAUSE_SECONDS)
             self._board.attached(call.uid)
+
+
+def _reference(call: CallRef) -> CallReference:
+    return CallReference(uid=call.uid, org=call.org, project=call.project, name=call.name)
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

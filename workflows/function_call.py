@@ -2,9 +2,10 @@
 
 Workers are matched to calls in SQL, so this workflow does not dispatch anything: it is the call's patience. It waits
 in one activity, `run_call`, which is completed from outside when a dispatch has ended. Nearly always that end is final
-and already written, and the workflow is over after one activity and 11 events; that is the floor of the engine, and
-nothing may be added to it. A retry, a lost worker or an end that nobody applied yet is decided here, by the rule in
-`controlplane/calls/decide.py`. History holds ids, counts and decisions, never what a user passed or returned.
+and already written, and the workflow is over after one activity and 11 events. A call that was over before its
+workflow started, which is the rule after a burst, brings its end along: 5 events, half of what an activity costs.
+Nothing may be added to either. A retry, a lost worker or an end that nobody applied yet is decided here, by the rule
+in `controlplane/calls/decide.py`. History holds ids, counts and decisions, never what a user passed or returned.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ class FunctionCallWorkflow:
     async def run(self, start: FunctionCallInput) -> str:
         """Wait, decide and offer again until the call has ended."""
         call, offer_after = start.call, start.offer_after
+        if start.ended is not None:
+            return self._ended(start.ended["phase"])
         while True:
             outcome = await self._next_outcome(RunCallInput(call=call, offer_after=offer_after))
             if outcome.ended is not None:

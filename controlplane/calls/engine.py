@@ -28,6 +28,10 @@ class Ended:
     phase: str
     reason: str = ""
 
+    def to_json(self) -> dict[str, Any]:
+        """The form that travels to a workflow."""
+        return {"phase": self.phase, "reason": self.reason}
+
 
 @dataclass(frozen=True, kw_only=True)
 class CallOutcome:
@@ -42,7 +46,7 @@ class CallOutcome:
         if self.facts is not None:
             return {"facts": self.facts.to_json()}
         assert self.ended is not None
-        return {"ended": {"phase": self.ended.phase, "reason": self.ended.reason}}
+        return {"ended": self.ended.to_json()}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> CallOutcome:

@@ -15,8 +15,8 @@ from typing import cast
 
 import asyncpg
 
-from controlplane.calls.engine import CallOutcome
-from controlplane.calls.rows import CallRef, CallRow
+from controlplane.calls.engine import CallOutcome, Ended
+from controlplane.calls.rows import CallRef, CallRow, CallState
 from controlplane.calls.selection import Lag, engine_lag
 from controlplane.store.database import Database
 
@@ -49,6 +49,20 @@ class UnreportedCall:
     ref: CallRef
     token: bytes
     outcome: CallOutcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnstartedCall:
+    """A call without a workflow; `ended` tells how it ended, if it has."""
+
+    ref: CallRef
+    ended: Ended | None = None
+
+    @classmethod
+    def from_record(cls, record: asyncpg.Record) -> UnstartedCall:
+        """The call from a record with its state and outcome."""
+        outcome = CallRow.outcome_of(record) if record["state"] == CallState.DONE else None
+        return cls(ref=CallRef.from_record(record), ended=CallOutcome.from_json(outcome).ended if outcome else None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,11 +100,11 @@ WITH RECURSIVE sessions AS (
     ) AS n
     WHERE s.number < $5
 )
-SELECT c.uid, c.org, c.project, c.name, s.session, s.number
+SELECT c.uid, c.org, c.project, c.name, c.state, c.outcome, s.session, s.number
 FROM (SELECT *, count(*) OVER () AS seen FROM sessions) AS s
 CROSS JOIN LATERAL (
-    SELECT uid, org, project, name, seq, row_number() OVER (ORDER BY seq) AS turn FROM (
-        SELECT uid, org, project, name, seq FROM calls
+    SELECT *, row_number() OVER (ORDER BY seq) AS turn FROM (
+        SELECT uid, org, project, name, seq, state, outcome FROM calls
         WHERE NOT has_workflow AND priority >= 0 AND org = s.org AND project = s.project AND session = s.session
         ORDER BY seq LIMIT ($1 + s.seen - 1) / s.seen
     ) AS oldest
@@ -155,9 +169,10 @@ class CallQueries:
         async with self._database.pool.acquire() as connection:
             return await engine_lag(cast(asyncpg.Connection, connection), calls_max)
 
-    async def to_decide(self, limit: int) -> list[CallRef]:
+    async def to_decide(self, limit: int) -> list[UnstartedCall]:
         """Calls without a workflow that need one to go on; they are started before any other."""
-        return [CallRef.from_record(record) for record in await self._database.fetch(_TO_DECIDE, limit)]
+        records = await self._database.fetch(_TO_DECIDE, limit)
+        return [UnstartedCall(ref=CallRef.from_record(record)) for record in records]
 
     async def to_start(self, limit: int, after: tuple[str, str, str] = ("", "", "")) -> StartLook:
         """Calls without a workflow, oldest first in each session and one of each session in turn.
@@ -168,7 +183,7 @@ class CallQueries:
         # Each session has a call to start, so more sessions than calls need not be found.
         sessions_max = min(limit, _SESSIONS_MAX)
         records = await self._database.fetch(_TO_START, limit, *after, sessions_max)
-        calls = [CallRef.from_record(record) for record in records]
+        calls = [UnstartedCall.from_record(record) for record in records]
         last = max(records, key=lambda record: record["number"], default=None)
         if last is None or last["number"] < sessions_max:
             return StartLook(calls=calls, next_after=("", "", ""))
@@ -224,5 +239,5 @@ class CallQueries:
 class StartLook:
     """What one look for unstarted calls found, and where the next one begins."""
 
-    calls: list[CallRef]
+    calls: list[UnstartedCall]
     next_after: tuple[str, str, str]

@@ -66,10 +66,9 @@ async def control(client: Client, queue: str, activities: Sequence[Callable[...,
         yield worker
 
 
-async def start_call(client: Client, queue: str) -> Handle:
-    return await client.start_workflow(
-        FunctionCallWorkflow.run, FunctionCallInput(call=CALL), id=f"call/{uuid.uuid4().hex}", task_queue=queue
-    )
+async def start_call(client: Client, queue: str, ended: dict[str, Any] | None = None) -> Handle:
+    start = FunctionCallInput(call=CALL, ended=ended)
+    return await client.start_workflow(FunctionCallWorkflow.run, start, id=f"call/{uuid.uuid4().hex}", task_queue=queue)
 
 
 async def start_attempt(client: Client, queue: str) -> Handle:
@@ -103,6 +102,13 @@ async def _happy(client: Client, queue: str) -> Handle:
 
 async def _ended_before_its_workflow_began(client: Client, queue: str) -> Handle:
     return await _scripted_call(client, queue, ScriptedCall(ended()))
+
+
+async def _told_its_end_at_the_start(client: Client, queue: str) -> Handle:
+    async with control(client, queue):
+        handle = await start_call(client, queue, ended().ended)
+        await handle.result()
+        return handle
 
 
 async def _retried(client: Client, queue: str) -> Handle:
@@ -225,6 +231,7 @@ async def _answered(client: Client, queue: str) -> Handle:
 STORIES = (
     Story(FunctionCallWorkflow, "happy", _happy),
     Story(FunctionCallWorkflow, "ended_before_its_workflow_began", _ended_before_its_workflow_began),
+    Story(FunctionCallWorkflow, "told_its_end_at_the_start", _told_its_end_at_the_start),
     Story(FunctionCallWorkflow, "retried", _retried),
     Story(FunctionCallWorkflow, "lost_its_worker", _lost_its_worker),
     Story(FunctionCallWorkflow, "lost_too_many_workers", _lost_too_many_workers),

@@ -49,6 +49,16 @@ async def test_an_outcome_that_was_there_before_the_workflow_takes_eleven_events
         assert len((await handle.fetch_history()).events) == 11
 
 
+async def test_a_call_that_was_over_before_takes_no_activity_and_five_events(
+    temporal_client: Client, task_queue: str
+) -> None:
+    async with control(temporal_client, task_queue):
+        handle = await start_call(temporal_client, task_queue, ended("Failed", "RemoteError").ended)
+        assert await handle.result() == "Failed"
+        assert len((await handle.fetch_history()).events) == 5
+        assert await handle.query(FunctionCallWorkflow.state) == "ended: Failed"
+
+
 async def test_retries_back_off_and_offer_the_call_after_the_dispatch_that_raised(
     skipping: WorkflowEnvironment, task_queue: str
 ) -> None:

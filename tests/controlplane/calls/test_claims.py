@@ -356,7 +356,7 @@ async def test_an_exception_with_retries_left_waits_for_its_workflow(calls: Call
     row = await calls.row(name)
     assert row is not None
     assert row["state"] == "deciding"
-    assert [ref.name for ref in await calls.queries.to_decide(10)] == [name]
+    assert [found.ref.name for found in await calls.queries.to_decide(10)] == [name]
 
 
 async def test_two_claims_of_one_worker_in_one_batch_give_the_call_to_the_later(calls: Calls) -> None:

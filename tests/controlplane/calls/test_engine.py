@@ -167,9 +167,26 @@ async def test_after_the_engine_was_wiped_every_call_is_started_again(calls: Cal
     await other.claim(raised(given[2]), succeeded(given[3]), take=0)
     assert (await calls.queries.to_start(10)).calls == []
     await calls.writer.write(ForgetEngine())
-    assert {ref.name for ref in (await calls.queries.to_start(10)).calls} == {queued, running, deciding, done}
-    assert [ref.name for ref in await calls.queries.to_decide(10)] == [given[2]]
+    assert {found.ref.name for found in (await calls.queries.to_start(10)).calls} == {queued, running, deciding, done}
+    assert [found.ref.name for found in await calls.queries.to_decide(10)] == [given[2]]
     assert await calls.queries.unreported(10) == []
+
+
+async def test_the_starter_sees_how_a_call_without_a_workflow_ended(calls: Calls, worker: ScriptedWorker) -> None:
+    over, running, cancelled = await calls.create("a", "b", "c")
+    assert await worker.take() == [over]
+    await worker.claim(succeeded(over), take=0)
+    assert await worker.take() == [running]
+    await calls.cancel(cancelled)
+    found = {call.ref.name: call for call in (await calls.queries.to_start(10)).calls}
+    assert {name: call.ended for name, call in found.items()} == {
+        over: Ended(phase="Succeeded"),
+        running: None,
+        cancelled: Ended(phase="Cancelled", reason="Cancelled"),
+    }
+    await calls.writer.write(MarkReported(found[over].ref, None))
+    assert over not in {call.ref.name for call in (await calls.queries.to_start(10)).calls}
+    assert await calls.database.fetchval("SELECT count(*) FROM calls WHERE name = $1", over) == 0
 
 
 async def test_a_stale_token_changes_nothing(calls: Calls, worker: ScriptedWorker) -> None:
@@ -184,16 +201,16 @@ async def test_a_stale_token_changes_nothing(calls: Calls, worker: ScriptedWorke
     [unreported] = await calls.queries.unreported(10)
     assert unreported.token == b"new"
     await calls.writer.write(DetachWorkflow(ref, b"new"))
-    assert [found.name for found in (await calls.queries.to_start(10)).calls] == [name]
+    assert [found.ref.name for found in (await calls.queries.to_start(10)).calls] == [name]
 
 
 async def test_the_starter_sees_one_call_of_each_session_in_turn(calls: Calls, worker: ScriptedWorker) -> None:
     big = await calls.create(*["big"] * 20)
     small = await calls.create("small")
     look = await calls.queries.to_start(4)
-    assert [ref.name for ref in look.calls] == [big[0], small[0], big[1]]
-    await calls.writer.write(MarkStarted(look.calls))
-    assert [ref.name for ref in (await calls.queries.to_start(3)).calls] == big[2:5]
+    assert [found.ref.name for found in look.calls] == [big[0], small[0], big[1]]
+    await calls.writer.write(MarkStarted([found.ref for found in look.calls]))
+    assert [found.ref.name for found in (await calls.queries.to_start(3)).calls] == big[2:5]
 
 
 async def test_the_starter_goes_round_more_sessions_than_one_look_holds(calls: Calls, worker: ScriptedWorker) -> None:
@@ -201,7 +218,7 @@ async def test_the_starter_goes_round_more_sessions_than_one_look_holds(calls: C
     after, seen = ("", "", ""), []
     for _ in range(3):
         look = await calls.queries.to_start(4, after)
-        seen += [ref.name for ref in look.calls]
+        seen += [found.ref.name for found in look.calls]
         after = look.next_after
     assert seen == names
     assert after == ("", "", "")
@@ -217,7 +234,7 @@ async def test_a_workflow_that_never_asks_is_found(calls: Calls, worker: Scripte
     [silent] = await calls.queries.silent_workflows(calls.clock.now(), 10)
     assert silent.name == name
     await calls.writer.write(DetachWorkflow(silent, None))
-    assert [ref.name for ref in (await calls.queries.to_start(10)).calls] == [name]
+    assert [found.ref.name for found in (await calls.queries.to_start(10)).calls] == [name]
 
 
 async def test_what_travels_through_the_engine_comes_back_as_it_was(calls: Calls, worker: ScriptedWorker) -> None:

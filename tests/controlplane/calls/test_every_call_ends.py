@@ -90,7 +90,7 @@ class Chaos:
     async def engine(self) -> None:
         """A starter that starts, workflows that decide, and reports that are sometimes lost."""
         queries, write = self.calls.queries, self.calls.writer.write
-        started = [*await queries.to_decide(5), *(await queries.to_start(5)).calls]
+        started = [found.ref for found in (*await queries.to_decide(5), *(await queries.to_start(5)).calls)]
         await write(MarkStarted(started))
         for ref in started:
             outcome = await write(AttachWorkflow(ref, self.dice.randbytes(4)))
