@@ -205,7 +205,7 @@ class ForgetEngine:
 
 def _row(tx: Tx, ref: CallRef) -> CallRow | None:
     records = tx.rows(CALL_BY_UID, ref.uid)
-    return CallBook.of(tx).present(ref.uid, CallRow.from_record(records[0]) if records else None)
+    return CallBook.of(tx).present(ref.uid, CallRow.from_json(records[0]) if records else None)
 
 
 def _ended_without_row(tx: Tx, ref: CallRef) -> CallOutcome:

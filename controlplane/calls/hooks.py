@@ -121,7 +121,7 @@ def _cancel(tx: Tx, row: CallRow | None, document: Document) -> Document:
 
 def _row(tx: Tx, document: Document, records: Sequence[Mapping[str, Any]]) -> CallRow | None:
     """The present row of the call, given the records that were loaded for it."""
-    loaded = CallRow.from_record(records[0]) if records else None
+    loaded = CallRow.from_json(records[0]) if records else None
     return CallBook.of(tx).present(document["metadata"]["uid"], loaded)
 
 

@@ -129,7 +129,7 @@ class FailCallsOfFunction:
 
     def apply(self, tx: Tx) -> int:
         book = CallBook.of(tx)
-        loaded = [CallRow.from_record(record) for record in tx.rows(OPEN_CALLS, self._function_uid)]
+        loaded = [CallRow.from_json(record) for record in tx.rows(OPEN_CALLS, self._function_uid)]
         open_calls = [row for row in book.see(loaded) if row.state is not CallState.DONE][: self._limit]
         for row in open_calls:
             book.later([row.key], partial(self._fail, uid=row.uid))

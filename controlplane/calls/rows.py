@@ -86,11 +86,22 @@ class CallRow:
         return self.cancel_requested_at is not None
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any], prefix: str = "") -> CallRow:
-        """The row from a query's record whose columns start with `prefix`."""
-        values = {name: record[prefix + name] for name in _CALL_COLUMNS}
+    def from_record(cls, record: Mapping[str, Any]) -> CallRow:
+        """The row from a query's record."""
+        values = {name: record[name] for name in _CALL_COLUMNS}
         values["state"] = CallState(values["state"])
         values["outcome"] = cls.outcome_of(values)
+        return cls(**values)
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any], prefix: str = "") -> CallRow:
+        """The row from a loader's record whose keys start with `prefix`."""
+        values = {name: record[prefix + name] for name in _CALL_COLUMNS}
+        for name in _CALL_TIMES:
+            values[name] = _time(values[name])
+        values["state"] = CallState(values["state"])
+        token = values["task_token"]
+        values["task_token"] = None if token is None else bytes.fromhex(token.removeprefix("\\x"))
         return cls(**values)
 
     @staticmethod
@@ -106,6 +117,7 @@ class CallRow:
 
 
 _CALL_COLUMNS = tuple(CallRow.__dataclass_fields__)
+_CALL_TIMES = ("deadline", "started_at", "cancel_requested_at", "created_at", "updated_at")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,12 +144,16 @@ class AttemptRow:
         return Key("Attempt", self.org, self.project, self.uid)
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any], prefix: str = "") -> AttemptRow:
-        """The row from a query's record whose columns start with `prefix`."""
-        return cls(**{name: record[prefix + name] for name in _ATTEMPT_COLUMNS})
+    def from_json(cls, record: Mapping[str, Any], prefix: str) -> AttemptRow:
+        """The row from a loader's record whose keys start with `prefix`."""
+        values = {name: record[prefix + name] for name in _ATTEMPT_COLUMNS}
+        for name in _ATTEMPT_TIMES:
+            values[name] = _time(values[name])
+        return cls(**values)
 
 
 _ATTEMPT_COLUMNS = tuple(AttemptRow.__dataclass_fields__)
+_ATTEMPT_TIMES = ("last_claim_at", "ready_at", "finished_at")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,11 +176,15 @@ class CallRef:
         return cls(uid=record["uid"], org=record["org"], project=record["project"], name=record["name"])
 
 
+def _time(value: str | None) -> datetime | None:
+    return None if value is None else datetime.fromisoformat(value)
+
+
 def _prefixed(alias: str, names: tuple[str, ...], prefix: str) -> str:
     return ", ".join(f"{alias}.{name} AS {prefix}{name}" for name in names)
 
 
-CALL_BY_UID = Loader("call by uid", "SELECT c.uid AS key, c.* FROM calls c WHERE c.uid = ANY($1::text[])")
+CALL_BY_UID = Loader("call by uid", "SELECT c.uid AS key, c.* FROM calls c WHERE c.uid = ANY($1::text[])", as_json=True)
 
 CALL_BY_KEY = Loader(
     # Through the objects' primary key: rows of calls that ended may share a name with the present object.
@@ -174,6 +194,7 @@ CALL_BY_KEY = Loader(
     JOIN objects o ON o.kind = 'FunctionCall' AND o.org = split_part(k.key, '/', 1) COLLATE "C"
         AND o.project = split_part(k.key, '/', 2) COLLATE "C" AND o.name = split_part(k.key, '/', 3) COLLATE "C"
     JOIN calls c ON c.uid = o.uid""",
+    as_json=True,
 )
 
 CLAIMANT = Loader(
@@ -184,6 +205,7 @@ CLAIMANT = Loader(
     WHERE a.uid = ANY($1::text[])""".replace("$attempt", _prefixed("a", _ATTEMPT_COLUMNS, "attempt_")).replace(
         "$call", _prefixed("c", _CALL_COLUMNS, "call_")
     ),
+    as_json=True,
 )
 
 OPEN_CALLS_PER_READ = 500
@@ -198,6 +220,7 @@ OPEN_CALLS = Loader(
         (SELECT * FROM calls
         WHERE function_uid = f.key AND state IN ('running', 'deciding', 'waiting') LIMIT $limit)
     ) AS c""".replace("$limit", str(OPEN_CALLS_PER_READ)),
+    as_json=True,
 )
 
 
@@ -210,6 +233,6 @@ def claimant_rows(records: list[Mapping[str, Any]]) -> tuple[AttemptRow | None, 
     """The attempt and its running calls from the records of `CLAIMANT`; None when there is no such attempt."""
     if not records:
         return None, []
-    attempt = AttemptRow.from_record(records[0], "attempt_")
-    held = [CallRow.from_record(record, "call_") for record in records if record["call_uid"] is not None]
+    attempt = AttemptRow.from_json(records[0], "attempt_")
+    held = [CallRow.from_json(record, "call_") for record in records if record["call_uid"] is not None]
     return attempt, held

@@ -24,11 +24,13 @@ from controlplane.machinery.kind import Kind
 from controlplane.settings import Settings
 from controlplane.store import sql
 from controlplane.store.batch import Batch
-from controlplane.store.contract import BatchHook, Change, Key, Mutation, Reads
+from controlplane.store.contract import BatchHook, Change, Key, Loader, Mutation, Reads
 from controlplane.store.database import DRIVER_ERRORS, Database, is_passing
 
 if TYPE_CHECKING:
     Connection = asyncpg.Connection[asyncpg.Record]
+
+_Loads = dict[Loader, dict[Any, None]]
 
 log = structlog.get_logger(__name__)
 
@@ -115,14 +117,23 @@ class Committer:
         await connection.execute(sql.BEGIN)
 
         async def load_more(keys: Sequence[Key]) -> None:
-            _remember(batch, keys, await connection.fetch(sql.LOAD, *sql.key_columns(keys)))
+            _remember(batch, keys, await connection.fetch(sql.load(), *sql.key_columns(keys)))
 
         batch = Batch(now=self._clock.now(), kinds=self._kinds, loader=load_more)
         keys = list(dict.fromkeys(key for pending in pendings for key in pending.reads.keys))
-        found = await connection.fetch(sql.LOAD, *sql.key_columns(keys))
-        batch.rv = found[0]["counter"]
+        joined, alone = _wanted_rows(batch, pendings)
+        text = sql.load(tuple(loader.sql for loader in joined))
+        found = await connection.fetch(text, *sql.key_columns(keys), *(list(asked) for asked in joined.values()))
+        [(batch.rv, xact)] = {(row["counter"], row["xact"]) for row in found if row["xact"] is not None}
         _remember(batch, keys, found)
-        await _load_rows(connection, batch, pendings)
+        for loader, arguments in alone.items():
+            for row in await connection.fetch(loader.sql, list(arguments)):
+                batch.loaded_rows[(loader.name, row["key"])].append(cast("Mapping[str, Any]", row))
+        names = [loader.name for loader in joined]
+        for record in found:
+            if record["loader"] is not None:
+                row = orjson.loads(record["loaded"])
+                batch.loaded_rows[(names[record["loader"]], row["key"])].append(row)
         for pending in pendings:
             _apply(batch, pending)
         batch.open_to_hooks()
@@ -130,7 +141,7 @@ class Committer:
             entered.append(hook)
             await hook.before_commit(batch, connection)
         await _write(connection, batch)
-        return found[0]["xact"], [logged.change for logged in batch.log]
+        return xact, [logged.change for logged in batch.log]
 
     async def _end(self, connection: Connection, xact: str) -> None:
         """Commit, and find out what became of it when the connection breaks meanwhile."""
@@ -190,16 +201,15 @@ def _remember(batch: Batch, keys: Sequence[Key], rows: Sequence[asyncpg.Record])
         batch.live.setdefault(key, None)
 
 
-async def _load_rows(connection: Connection, batch: Batch, pendings: Sequence[Pending]) -> None:
-    wanted: dict[str, tuple[str, dict[Any, None]]] = {}
+def _wanted_rows(batch: Batch, pendings: Sequence[Pending]) -> tuple[_Loads, _Loads]:
+    """The loaders of the batch with their arguments: those that join the query for objects, and the others."""
+    joined: _Loads = {}
+    alone: _Loads = {}
     for pending in pendings:
         for loader, argument in pending.reads.loads:
-            wanted.setdefault(loader.name, (loader.sql, {}))[1][argument] = None
-    for name, (text, arguments) in wanted.items():
-        for argument in arguments:
-            batch.loaded_rows[(name, argument)] = []
-        for row in await connection.fetch(text, list(arguments)):
-            batch.loaded_rows[(name, row["key"])].append(cast("Mapping[str, Any]", row))
+            (joined if loader.as_json else alone).setdefault(loader, {})[argument] = None
+            batch.loaded_rows[(loader.name, argument)] = []
+    return joined, alone
 
 
 def _apply(batch: Batch, pending: Pending) -> None:

@@ -19,6 +19,7 @@ LOOKUP = Loader(
     "idempotency",
     """SELECT k.key, i.digest, i.status, i.body FROM unnest($1::text[]) AS k(key)
     JOIN idempotency i ON i.scope = split_part(k.key, E'\\x01', 1) AND i.key = split_part(k.key, E'\\x01', 2)""",
+    as_json=True,
 )
 _INSERT = """
 INSERT INTO idempotency (scope, key, digest, status, body, created_at)

@@ -25,14 +25,35 @@ WRITERS_LOCK = 0x6E6F6475
 # waiting for the disk. It is a statement of its own because the next one must see what the last holder committed.
 BEGIN = f"BEGIN; SELECT pg_advisory_xact_lock({WRITERS_LOCK})"
 
-LOAD = """
+_LOAD = """
 SELECT m.rv AS counter, pg_current_xact_id()::text AS xact, k.number, o.uid, o.rv, o.create_rv, o.labels, o.fields,
-    o.doc
+    o.doc, NULL::int AS loader, NULL::json AS loaded
 FROM meta m LEFT JOIN (
     unnest($1::text[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS k(kind, org, project, name, number)
     JOIN objects o ON o.kind = k.kind AND o.org = k.org AND o.project = k.project AND o.name = k.name
 ) ON true WHERE m.id = 1
 """
+_LOAD_PARAMETERS = 4
+_LOADED = """
+UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, $number, row_to_json(r) FROM ($query) AS r
+"""
+
+
+@lru_cache(maxsize=64)
+def load(queries: tuple[str, ...] = ()) -> str:
+    """The statement that reads the counter, objects by `key_columns`, and what these queries of loaders find.
+
+    Each query takes an array of its arguments after the key columns. A row is an object (`number` is its key's, from
+    1), one of the rows of a loader (`loader` is its index, `loaded` the row), or, first and alone, only the counter.
+    """
+    joined = [
+        _LOADED.replace("$number", str(number)).replace(
+            "$query", query.replace("$1", f"${_LOAD_PARAMETERS + number + 1}")
+        )
+        for number, query in enumerate(queries)
+    ]
+    return _LOAD + "".join(joined)
+
 
 _INPUT = """
 WITH input AS MATERIALIZED (
@@ -90,7 +111,7 @@ def _named(parts: Sequence[str], parameters: int) -> list[str]:
 
 
 def key_columns(keys: Sequence[Key]) -> list[list[str]]:
-    """The arrays of LOAD."""
+    """The arrays of `load`."""
     return [
         [key.kind for key in keys],
         [key.org for key in keys],
