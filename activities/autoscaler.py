@@ -263,6 +263,8 @@ class Autoscaler:
             start_failures=look.starts.failures,
             last_failure_at=look.starts.last_failure_at,
             start_failures_max=self._settings.start_failures_max,
+            lost_starts=look.starts.lost_starts,
+            last_lost_at=look.starts.last_lost_at,
             host_room=max(0, self._settings.workers_max - node.live),
             pressure=self._pressure,
         )

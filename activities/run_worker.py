@@ -27,6 +27,7 @@ from activities.run_worker_contract import (
     NODE_RESTARTED,
     NOT_STARTED,
     OUT_OF_MEMORY,
+    PLATFORM_AWAY,
     RUN_WORKER,
     KillWorkerInput,
     RunWorkerInput,
@@ -134,8 +135,8 @@ class RunWorkerActivities:
         structlog.contextvars.bind_contextvars(attempt=uid)
         try:
             lease = await self._lease(running)
-            if isinstance(lease, str):
-                return WorkerExit(outcome=NOT_STARTED, message=lease)
+            if isinstance(lease, WorkerExit):
+                return lease
             report = await self._supervise(running, lease)
         finally:
             for task in running.reports:
@@ -145,8 +146,8 @@ class RunWorkerActivities:
         log.info("worker ended", outcome=result.outcome, message=result.message)
         return result
 
-    async def _lease(self, running: _Running) -> Lease | str:
-        """The attempt's lease, or why there is none."""
+    async def _lease(self, running: _Running) -> Lease | WorkerExit:
+        """The attempt's lease, or the end of an attempt that gets none; only a refusal is held against its Function."""
         given = running.given
         problem = ""
         with contextlib.suppress(TimeoutError):
@@ -155,12 +156,13 @@ class RunWorkerActivities:
                     try:
                         return await self._api.lease(given.attempt_uid, given.epoch)
                     except ApiRefusedError as error:
-                        return f"no lease: {error}"
+                        return WorkerExit(outcome=NOT_STARTED, message=f"no lease: {error}")
                     except ApiUnavailableError as error:
                         problem = str(error)
                     await asyncio.sleep(LEASE_RETRY_SECONDS)
-                return "the worker was asked to leave before it had started"
-        return f"no lease within {LEASE_SECONDS_MAX:g} s: {problem}"
+                problem = "the worker was asked to leave before it had started"
+                return WorkerExit(outcome=PLATFORM_AWAY, message=problem)
+        return WorkerExit(outcome=PLATFORM_AWAY, message=f"no lease within {LEASE_SECONDS_MAX:g} s: {problem}")
 
     async def _supervise(self, running: _Running, lease: Lease) -> WorkerReport:
         uid = running.given.attempt_uid
@@ -204,13 +206,15 @@ def worker_exit(report: WorkerReport) -> WorkerExit:
     """A supervisor's report in the words of the contract."""
     ending = report.ending
     if ending is None:
-        return WorkerExit(outcome=NOT_STARTED, message=report.problem or "")
+        return WorkerExit(outcome=DRAINED if report.asked else NOT_STARTED, message=report.problem or "")
     if report.problem is not None:
         outcome, message = KILLED, report.problem
     elif report.out_of_memory and ending.signal is not None:
         outcome, message = OUT_OF_MEMORY, "the worker used more memory than it may"
     elif report.asked:
         outcome, message = DRAINED, ""
+    elif report.api_away and ending.exit_code != 0:
+        outcome, message = PLATFORM_AWAY, "the worker gave up: the API did not answer it"
     else:
         outcome = EXITED
         message = "" if report.ready else "the worker ended before its first claim; its log says why"

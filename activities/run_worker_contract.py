@@ -57,12 +57,16 @@ KILLED = "Killed"
 OUT_OF_MEMORY = "OutOfMemory"
 """The kernel ended it for exceeding the Function's memory."""
 NOT_STARTED = "NotStarted"
-"""No process came to be: no lease, no environment, no sandbox; `message` says which."""
+"""No process came to be, for a reason that will meet the next one too: the API refused the lease, or the environment or
+the sandbox failed; `message` says which."""
+PLATFORM_AWAY = "PlatformAway"
+"""Nothing is wrong with the Function: no node took the attempt, the API did not answer its node or its worker, or it
+was told to leave before its node had a lease. Said by the node, and by the workflow where no node says anything."""
 NODE_RESTARTED = "NodeRestarted"
 """The node process died and took the worker along. Its next start completes the activity by the task token it had kept
 on disk, because the calls of that worker would otherwise hang until the heartbeat timeout."""
 NODE_LOST = "NodeLost"
-"""Said by the workflow, never by a node: no heartbeat came, or no node took the attempt."""
+"""Said by the workflow, never by a node: no heartbeat came, or the node could not tell what became of the process."""
 
 
 @dataclass(frozen=True, kw_only=True)

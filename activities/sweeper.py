@@ -20,7 +20,7 @@ from activities.departures import Departures
 from activities.engine import Engine, EngineUnavailableError
 from activities.retention import Retention
 from activities.run_call_contract import CallReference
-from activities.run_worker_contract import NODE_LOST
+from activities.run_worker_contract import NODE_LOST, PLATFORM_AWAY
 from controlplane.apps.expiry import expires_at
 from controlplane.calls.engine import DetachWorkflow, MarkReported
 from controlplane.calls.outcomes import CallRules
@@ -175,6 +175,11 @@ class Sweeper:
         )
         for row in stuck:
             late = row.state == AttemptState.STARTING and not row.draining
+            if late and not row.has_workflow:
+                # The engine was away for all of its time: no node ever heard of it.
+                end = WorkerEnd(outcome=PLATFORM_AWAY, message="the engine did not start it in the time it had")
+                await self._attempts.settle(row.key, row.epoch, end)
+                continue
             await self._departures.kill(row, "StartupTimeout" if late else row.drain_reason or "Drained")
 
     # Objects.

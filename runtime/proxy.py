@@ -31,6 +31,8 @@ RELEASE_AGAIN_SECONDS = 1.0
 """A worker that polls once more while it must leave is held at least this long, so that it cannot spin."""
 
 _CLAIM_KEPT_BYTES = 4_096
+_TRY_LATER = frozenset({502, 503, 504})
+"""An API that answers so is not there, whatever the request; a 500 may be the fault of what was sent."""
 _FINAL_CLAIM = re.compile(rb'"draining"\s*:\s*true\s*}\s*$')
 # Hop-by-hop headers, and everything that says who is asking.
 _DROPPED = frozenset(
@@ -55,6 +57,8 @@ class AttemptProxy:
         self.events = events
         self.identity = b"host: %b\r\nauthorization: Bearer %b\r\n" % (pool.host, token.encode("ascii"))
         self.draining = False
+        self.api_away = False
+        """Whether the API failed to answer the worker's last request; a worker ends itself when that goes on."""
         self._clients: set[Client] = set()
         self._server: asyncio.Server | None = None
 
@@ -276,6 +280,7 @@ class Client(asyncio.Protocol):
     def answer_complete(self, status: int) -> None:
         """The API has answered in full; with the request still under way, the connection is out of step."""
         upstream, self._upstream = self._upstream, None
+        self._proxy.api_away = status in _TRY_LATER
         if not self._received and upstream is not None:
             upstream.abandon()
         if status < 300 and self._is_final_claim():
@@ -311,6 +316,7 @@ class Client(asyncio.Protocol):
             self._transport.write(data)
 
     def _refuse_unavailable(self) -> None:
+        self._proxy.api_away = True
         self._write(unavailable("the API cannot be reached from this host"))
         self._close()
 

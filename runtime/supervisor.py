@@ -58,7 +58,7 @@ class WorkerReport:
 
     `ending` is None when no process came to be. `problem` says in a sentence why there was none, or why the node
     killed it; None when it left by itself. `asked` tells that a drain had been asked for, `ready` that it had claimed
-    at least once.
+    at least once, `api_away` that the API did not answer the last request it made.
     """
 
     ending: Ending | None
@@ -66,6 +66,7 @@ class WorkerReport:
     asked: bool
     ready: bool
     out_of_memory: bool
+    api_away: bool
 
 
 class WorkerSupervisor:
@@ -105,7 +106,12 @@ class WorkerSupervisor:
             self._cancel_timers()
             await logs.close()
         return WorkerReport(
-            ending=ending, problem=self._problem, asked=self._asked, ready=self._ready, out_of_memory=out_of_memory
+            ending=ending,
+            problem=self._problem,
+            asked=self._asked,
+            ready=self._ready,
+            out_of_memory=out_of_memory,
+            api_away=self._proxy is not None and self._proxy.api_away,
         )
 
     def drain(self, seconds_max: float | None) -> None:

@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, TimeoutError, TimeoutType
 
-from activities.run_worker_contract import NODE_LOST, NOT_STARTED, WorkerExit
+from activities.run_worker_contract import NODE_LOST, PLATFORM_AWAY, WorkerExit
 
 REISSUE_DELAY_MIN = timedelta(milliseconds=500)
 REISSUE_DELAY_MAX = timedelta(seconds=30)
@@ -28,9 +28,9 @@ def exit_of_silent_worker(error: ActivityError) -> WorkerExit:
     """What to take for a worker's end when its activity failed instead of telling it."""
     match error.cause:
         case CancelledError():
-            return WorkerExit(outcome=NOT_STARTED, message="the worker was drained before a node had started it")
+            return WorkerExit(outcome=PLATFORM_AWAY, message="the worker was drained before a node had started it")
         case TimeoutError(type=TimeoutType.SCHEDULE_TO_START):
-            return WorkerExit(outcome=NOT_STARTED, message="no node process took the worker; is the node running?")
+            return WorkerExit(outcome=PLATFORM_AWAY, message="no node process took the worker; is the node running?")
         case TimeoutError(type=TimeoutType.HEARTBEAT):
             return WorkerExit(outcome=NODE_LOST, message="the node stopped sending heartbeats")
         case TimeoutError():

@@ -39,15 +39,15 @@ _STOPPED = frozenset({"Stopped", "FunctionDeleted"})
 def attempt_end(end: WorkerEnd, *, was_ready: bool, drain_reason: str | None) -> AttemptEnd:
     """Phase, reason and message of an attempt whose process is gone."""
     told = {"exit_code": end.exit_code, "signal": end.signal}
-    if drain_reason == _TIMED_OUT:
-        return AttemptEnd(
-            phase="Failed", reason=_TIMED_OUT, message="the worker did not take calls in the time it had", **told
-        )
-    if end.outcome in ("NodeLost", "NodeRestarted") or drain_reason == _LEASE:
+    if _is_lost(end, drain_reason):
         message = end.message or "its node lost the worker"
         if drain_reason == _LEASE:
             message = "the worker sent no claim for the length of its lease"
         return AttemptEnd(phase="Failed", reason="NodeLost", message=message, **told)
+    if drain_reason == _TIMED_OUT:
+        return AttemptEnd(
+            phase="Failed", reason=_TIMED_OUT, message="the worker did not take calls in the time it had", **told
+        )
     if drain_reason is not None:
         reason = "Stopped" if drain_reason in _STOPPED else "Released"
         return AttemptEnd(phase="Cancelled", reason=reason, message=f"let go: {drain_reason}", **told)
@@ -59,6 +59,14 @@ def attempt_end(end: WorkerEnd, *, was_ready: bool, drain_reason: str | None) ->
         return AttemptEnd(phase="Succeeded", reason="Exited", message="the worker ended by itself", **told)
     when = "" if was_ready else " before its first claim"
     return AttemptEnd(phase="Failed", reason="CustomerExit", message=_how(end) + when, **told)
+
+
+def _is_lost(end: WorkerEnd, drain_reason: str | None) -> bool:
+    """Whether the platform lost the worker. It says nothing about the Function then, however late the worker was."""
+    if end.outcome == "PlatformAway":
+        # A worker that nobody wanted any more was not missed.
+        return drain_reason in (None, _TIMED_OUT, _LEASE)
+    return end.outcome in ("NodeLost", "NodeRestarted") or drain_reason == _LEASE
 
 
 def _how(end: WorkerEnd) -> str:

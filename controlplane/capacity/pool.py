@@ -13,6 +13,9 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 START_BACKOFF_SECONDS_MAX = 60.0
+LOST_START_BACKOFF_SECONDS_MAX = 8.0
+"""A start that the platform lost is repeated sooner: what was away takes half a minute to be found out, and calls wait
+for it to come back."""
 
 
 class DrainReason(StrEnum):
@@ -61,6 +64,9 @@ class PoolFacts:
     """Starts of the present revision that failed, without one that succeeded since."""
     last_failure_at: datetime | None = None
     start_failures_max: int = 5
+    lost_starts: int = 0
+    """Starts of the present revision that the platform lost, without one that succeeded since."""
+    last_lost_at: datetime | None = None
     host_room: int = 0
     """Workers that may still be started on the hosts, whoever they are for."""
     pressure: bool = False
@@ -127,13 +133,24 @@ def _to_start(
     missing = desired - len(current)
     if missing <= 0 or failed:
         return 0, None
+    earliest = _not_before(facts)
+    if facts.now < earliest:
+        return 0, earliest
     if not facts.start_failures:
         return missing, None
     # One at a time is tried until one succeeds, with growing pauses, so that a broken version costs little.
-    if any(not member.ready for member in current):
-        return 0, None
-    earliest = (facts.last_failure_at or facts.now) + start_backoff(facts.start_failures)
-    return (1, None) if facts.now >= earliest else (0, earliest)
+    return (0 if any(not member.ready for member in current) else 1), None
+
+
+def _not_before(facts: PoolFacts) -> datetime:
+    """When the pauses after failed and lost starts are over."""
+    times = [facts.now]
+    if facts.last_failure_at is not None and facts.start_failures:
+        times.append(facts.last_failure_at + start_backoff(facts.start_failures))
+    if facts.last_lost_at is not None and facts.lost_starts:
+        pause = min(start_backoff(facts.lost_starts), timedelta(seconds=LOST_START_BACKOFF_SECONDS_MAX))
+        times.append(facts.last_lost_at + pause)
+    return max(times)
 
 
 def _rolled(

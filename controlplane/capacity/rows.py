@@ -96,6 +96,9 @@ class StartRecord:
     last_failure_at: datetime | None
     last_failure_uid: str | None
     last_failure_message: str | None
+    lost_starts: int
+    """Starts that the platform lost since the last one that succeeded; no fault of the Function."""
+    last_lost_at: datetime | None
     lost_worker: bool
     """The last worker that ended was lost or crashed after it had been ready."""
 
@@ -104,8 +107,10 @@ _COLUMN_NAMES = tuple(WorkerRow.__dataclass_fields__)
 COLUMNS = ", ".join(f"a.{name}" for name in _COLUMN_NAMES)
 
 START_FAILURES = ("CustomerExit", "StartupTimeout", "StartFailed")
-"""Reasons of attempts that ended before their first claim and count against their revision. A lost node does not."""
-LOSSES = ("NodeLost", "CustomerExit")
+"""Reasons of attempts that ended before their first claim and count against their revision: the environment, the
+sandbox or the user's code would refuse the next one too. What the platform lost (`LOST`) is only tried again."""
+LOST = "NodeLost"
+LOSSES = (LOST, "CustomerExit")
 
 _LIVE = f"""
 SELECT {COLUMNS}, (SELECT count(*) FROM calls c WHERE c.attempt = a.uid AND c.state = 'running') AS busy
@@ -243,11 +248,14 @@ class WorkerQueries:
 def _start_record(ends: Sequence[Any]) -> StartRecord:
     """What the newest attempts of a Function, newest first, say about its starts."""
     failures: list[Any] = []
+    lost: list[Any] = []
     for end in ends:
         if not end["current"] or (end["ready_at"] is not None):
             break
         if end["reason"] in START_FAILURES:
             failures.append(end)
+        elif end["reason"] == LOST:
+            lost.append(end)
     ended = next((end for end in ends if end["finished_at"] is not None), None)
     newest = failures[0] if failures else None
     return StartRecord(
@@ -255,5 +263,7 @@ def _start_record(ends: Sequence[Any]) -> StartRecord:
         last_failure_at=newest["finished_at"] if newest else None,
         last_failure_uid=newest["uid"] if newest else None,
         last_failure_message=newest["message"] if newest else None,
+        lost_starts=len(lost),
+        last_lost_at=max((end["finished_at"] for end in lost), default=None),
         lost_worker=ended is not None and ended["ready_at"] is not None and ended["reason"] in LOSSES,
     )

@@ -29,6 +29,7 @@ from activities.run_worker_contract import (
     NODE_RESTARTED,
     NOT_STARTED,
     OUT_OF_MEMORY,
+    PLATFORM_AWAY,
     RUN_WORKER,
     KillWorkerInput,
     RunWorkerInput,
@@ -218,10 +219,11 @@ def sandboxed_workers(attempt: str) -> list[int]:
 
 def report(**changes: Any) -> WorkerReport:
     ending = Ending(exit_code=0, signal=None, ran_seconds=1.5)
-    plain = WorkerReport(ending=ending, problem=None, asked=False, ready=True, out_of_memory=False)
+    plain = WorkerReport(ending=ending, problem=None, asked=False, ready=True, out_of_memory=False, api_away=False)
     return dataclasses.replace(plain, **changes)
 
 
+GAVE_UP = Ending(exit_code=1, signal=None, ran_seconds=80.0)
 KILLED_BY_KERNEL = Ending(exit_code=None, signal=9, ran_seconds=1.5)
 
 
@@ -231,6 +233,11 @@ KILLED_BY_KERNEL = Ending(exit_code=None, signal=9, ran_seconds=1.5)
         (report(), EXITED),
         (report(asked=True), DRAINED),
         (report(ending=None, problem="no environment"), NOT_STARTED),
+        # Told to leave while its environment was being prepared, as when the node stops.
+        (report(ending=None, problem="asked to leave", asked=True, ready=False), DRAINED),
+        (report(ending=GAVE_UP, ready=False, api_away=True), PLATFORM_AWAY),
+        (report(ending=GAVE_UP, ready=False), EXITED),
+        (report(api_away=True), EXITED),
         (report(ending=KILLED_BY_KERNEL, problem="the node killed the worker: so"), KILLED),
         (report(ending=KILLED_BY_KERNEL, out_of_memory=True), OUT_OF_MEMORY),
         # A child that was killed for its memory did not end the worker.

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from temporalio.client import Client
 
 from activities.attempts import AttemptActivities
-from activities.departures import Departures
+from activities.departures import Departures, attempt_input
 from activities.engine import Engine, attempt_workflow_id
 from activities.retention import Retention
 from activities.sweeper import Sweeper
@@ -135,11 +135,25 @@ async def test_a_cancel_that_the_worker_ignores_ends_the_call_after_its_grace(sw
 async def test_a_worker_that_takes_too_long_to_start_is_killed(sweeping: Sweeping) -> None:
     calls = sweeping.calls
     worker = await sweeping.worker()
+    [started] = await sweeping.workers.rows([worker.claimant.attempt])
+    await Engine(sweeping.client, 5.0).start_attempt(attempt_input(started))
+    await sweeping.workers.mark_started(started.uid)
     calls.clock.advance(301)
     await sweeping.sweeper.end_stuck_workers()
     row = await calls.attempt(worker)
     assert (row["draining"], row["drain_reason"]) == (True, "StartupTimeout")
     await sweeping.client.get_workflow_handle(attempt_workflow_id(row["uid"])).terminate()
+
+
+async def test_a_worker_that_the_engine_never_heard_of_is_replaced_and_nobody_is_blamed(sweeping: Sweeping) -> None:
+    calls = sweeping.calls
+    worker = await sweeping.worker()
+    calls.clock.advance(301)
+    await sweeping.sweeper.end_stuck_workers()
+    row = await calls.attempt(worker)
+    assert (row["state"], row["reason"]) == ("finished", "NodeLost")
+    record = (await sweeping.workers.start_records({row["function_uid"]: row["pool"]}))[row["function_uid"]]
+    assert (record.failures, record.lost_starts) == (0, 1)
 
 
 async def test_a_call_whose_workflow_is_gone_gets_another(sweeping: Sweeping) -> None:

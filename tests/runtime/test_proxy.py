@@ -175,6 +175,21 @@ async def test_an_api_that_dies_before_it_answers_is_a_503(attempt: Attempt, ups
         assert (await client.get("/x")).status_code == 503
 
 
+async def test_whether_the_api_is_away_is_known_from_its_last_answer(attempt: Attempt, upstream: Upstream) -> None:
+    answers = [b"503 Unavailable", b"500 Internal", b"502 Bad", b"404 Not"]
+
+    async def answer(head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 %b\r\ncontent-length: 0\r\n\r\n" % answers.pop(0))
+
+    upstream.answer = answer
+    away = []
+    async with attempt.client() as client:
+        while answers:
+            await client.get("/x")
+            away.append(attempt.proxy.api_away)
+    assert away == [True, False, True, False]
+
+
 async def test_an_answer_that_breaks_off_is_not_passed_for_whole(attempt: Attempt, upstream: Upstream) -> None:
     async def break_off(head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf")

@@ -6,7 +6,7 @@ import pytest
 from temporalio.client import Client
 from temporalio.exceptions import ActivityError, CancelledError, RetryState, TimeoutError, TimeoutType
 
-from activities.run_worker_contract import DRAINED, EXITED, KILLED, NODE_LOST, NOT_STARTED, DrainRequest, WorkerExit
+from activities.run_worker_contract import DRAINED, EXITED, KILLED, NODE_LOST, PLATFORM_AWAY, DrainRequest, WorkerExit
 from tests.fixtures.scripted import CRASHED, ScriptedWorker
 from tests.workflows.stories import control, node, start_attempt
 from workflows.decisions import exit_of_silent_worker
@@ -63,15 +63,15 @@ async def test_a_worker_no_node_has_taken_yet_is_drained_without_one(temporal_cl
     async with control(temporal_client, task_queue, [worker.settle_attempt]):
         handle = await start_attempt(temporal_client, task_queue)
         await handle.signal(WorkerAttemptWorkflow.drain, DrainRequest(reason="Idle"))
-        assert await handle.result() == NOT_STARTED
+        assert await handle.result() == PLATFORM_AWAY
     assert len(worker.settled) == 1
 
 
 @pytest.mark.parametrize(
     ("cause", "outcome"),
     [
-        (CancelledError(), NOT_STARTED),
-        (TimeoutError("late", type=TimeoutType.SCHEDULE_TO_START, last_heartbeat_details=[]), NOT_STARTED),
+        (CancelledError(), PLATFORM_AWAY),
+        (TimeoutError("late", type=TimeoutType.SCHEDULE_TO_START, last_heartbeat_details=[]), PLATFORM_AWAY),
         (TimeoutError("late", type=TimeoutType.HEARTBEAT, last_heartbeat_details=[]), NODE_LOST),
         (TimeoutError("late", type=TimeoutType.START_TO_CLOSE, last_heartbeat_details=[]), NODE_LOST),
         (ValueError("broken"), NODE_LOST),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from activities.run_worker_contract import DRAINED, EXITED, NODE_LOST
+from activities.run_worker_contract import DRAINED, EXITED, NODE_LOST, PLATFORM_AWAY
 from controlplane.calls.recovery import LoseAttempt
 from controlplane.capacity.attempts import CloseAttempt, DrainWorkers, StartOrder, StartWorkers
 from controlplane.capacity.endings import WorkerEnd
@@ -139,6 +139,19 @@ async def test_starts_that_fail_are_counted_until_one_succeeds_or_the_revision_c
     assert (await workers.start_records({uid: "r1"}))[uid].failures == 3
     await calls.database.execute("UPDATE attempts SET ready_at = $2 WHERE uid = $1", row.uid, calls.clock.now())
     assert (await workers.start_records({uid: "r1"}))[uid].failures == 0
+
+
+async def test_starts_that_the_platform_lost_are_counted_apart_from_failures(
+    calls: Calls, workers: WorkerQueries
+) -> None:
+    uid = (await calls.get("Function", "f"))["metadata"]["uid"]
+    for _ in range(6):
+        calls.clock.advance(31)
+        [row] = await start(calls)
+        await end(calls, row, WorkerEnd(outcome=PLATFORM_AWAY, message="no node process took the worker"))
+    record = (await workers.start_records({uid: "r1"}))[uid]
+    assert (record.failures, record.lost_starts, record.last_lost_at) == (0, 6, calls.clock.now())
+    assert not record.lost_worker
 
 
 async def test_a_lost_node_is_not_the_functions_fault_but_a_loss(calls: Calls, workers: WorkerQueries) -> None:

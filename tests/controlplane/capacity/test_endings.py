@@ -27,6 +27,13 @@ from controlplane.capacity.endings import WorkerEnd, attempt_end
         (WorkerEnd(outcome=words.NODE_LOST), True, None, "Failed", "NodeLost"),
         (WorkerEnd(outcome=words.NODE_LOST), True, "Idle", "Failed", "NodeLost"),
         (WorkerEnd(outcome=words.NODE_RESTARTED), True, None, "Failed", "NodeLost"),
+        (WorkerEnd(outcome=words.NODE_LOST), False, "StartupTimeout", "Failed", "NodeLost"),
+        (WorkerEnd(outcome=words.NOT_STARTED), False, "StartupTimeout", "Failed", "StartupTimeout"),
+        (WorkerEnd(outcome=words.PLATFORM_AWAY), False, None, "Failed", "NodeLost"),
+        (WorkerEnd(outcome=words.PLATFORM_AWAY), False, "StartupTimeout", "Failed", "NodeLost"),
+        (WorkerEnd(outcome=words.PLATFORM_AWAY, exit_code=1), True, None, "Failed", "NodeLost"),
+        (WorkerEnd(outcome=words.PLATFORM_AWAY), False, "Idle", "Cancelled", "Released"),
+        (WorkerEnd(outcome=words.PLATFORM_AWAY), False, "FunctionDeleted", "Cancelled", "Stopped"),
     ],
 )
 def test_every_end_has_its_words(

@@ -143,6 +143,15 @@ def test_after_too_many_failures_nothing_is_started_any_more() -> None:
     assert (told.start, told.failed, told.again_at) == (0, True, None)
 
 
+def test_lost_starts_never_fail_a_function_and_are_repeated_after_short_pauses_all_at_once() -> None:
+    lost = {"lost_starts": 50, "last_lost_at": NOW - timedelta(seconds=7)}
+    early = plan(facts(queued=3, **lost))
+    assert (early.start, early.failed, early.again_at) == (0, False, NOW + timedelta(seconds=1))
+    lost["last_lost_at"] = NOW - timedelta(seconds=8)
+    assert plan(facts(queued=3, **lost)).start == 3
+    assert plan(facts(queued=3, lost_starts=1, last_lost_at=NOW - timedelta(seconds=1))).start == 3
+
+
 def test_the_pauses_double_up_to_a_minute() -> None:
     assert [start_backoff(n).total_seconds() for n in (1, 2, 3, 7, 50)] == [1, 2, 4, 60, 60]
 
