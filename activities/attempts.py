@@ -6,7 +6,6 @@ calls come first: once the row is closed, nothing would look for them.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
@@ -46,12 +45,10 @@ class AttemptActivities:
     async def settle(self, key: Key, epoch: int, end: WorkerEnd) -> AttemptEnd | None:
         """The same for a worker that has no workflow to do it."""
         ended_at: datetime | None = None if end.outcome in _UNSEEN else self._clock.now()
-        # Queued one after the other, they nearly always share a commit, and never come in the other order.
-        _, told = await asyncio.gather(
-            self._writer.write(LoseAttempt(key.name, epoch, ended_at, self._rules)),
-            self._writer.write(CloseAttempt(key, end)),
-        )
-        return told
+        # One after the other, though they would fit one commit: a close without the loss would leave calls with a
+        # worker that nobody looks at any more. Whoever settles repeats both.
+        await self._writer.write(LoseAttempt(key.name, epoch, ended_at, self._rules))
+        return await self._writer.write(CloseAttempt(key, end))
 
     @property
     def all(self) -> Sequence[Callable[..., Any]]:

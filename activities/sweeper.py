@@ -25,7 +25,7 @@ from controlplane.apps.expiry import expires_at
 from controlplane.calls.engine import DetachWorkflow, MarkReported
 from controlplane.calls.outcomes import CallRules
 from controlplane.calls.queries import CallQueries
-from controlplane.calls.recovery import EndOverdue
+from controlplane.calls.recovery import EndOverdue, LoseAttempt
 from controlplane.calls.rows import CallRef
 from controlplane.capacity.endings import WorkerEnd
 from controlplane.capacity.rows import AttemptState, WorkerQueries
@@ -92,6 +92,7 @@ class Sweeper:
         self.chores = (
             Chore("end overdue calls", 1.0, self.end_overdue_calls),
             Chore("end lapsed leases", 1.0, self.end_lapsed_leases),
+            Chore("recover orphaned calls", 30.0, self.recover_orphaned_calls),
             Chore("end stuck workers", 1.0, self.end_stuck_workers),
             Chore("expire apps", 5.0, self.expire_apps),
             Chore("wake silent workflows", 10.0, self.wake_silent_workflows),
@@ -126,6 +127,12 @@ class Sweeper:
         for uid in overdue:
             ended = await self._writer.write(EndOverdue(uid, self._rules))
             log.info("overdue calls ended", attempt=uid, calls=ended)
+
+    async def recover_orphaned_calls(self) -> None:
+        """Give back calls of workers that were closed without that."""
+        for attempt in await self._calls.orphaned_attempts(PER_TURN):
+            held = await self._writer.write(LoseAttempt(attempt.uid, attempt.epoch, None, self._rules))
+            log.warning("calls of an ended worker were recovered", attempt=attempt.uid, calls=held)
 
     async def wake_silent_workflows(self) -> None:
         """Look after calls that have had something to tell for a minute and no workflow that asked."""

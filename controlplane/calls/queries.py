@@ -119,16 +119,23 @@ WHERE state IN ('deciding', 'done') AND task_token IS NOT NULL ORDER BY seq LIMI
 
 _OVERDUE = """
 SELECT DISTINCT attempt FROM (
-    (SELECT attempt FROM calls WHERE state = 'running' AND deadline < $1 LIMIT $3)
+    (SELECT c.attempt FROM calls c JOIN attempts a ON a.uid = c.attempt
+    WHERE c.state = 'running' AND c.deadline < $1 AND a.last_claim_at >= c.deadline LIMIT $3)
     UNION ALL
-    (SELECT attempt FROM calls
-    WHERE state = 'running' AND cancel_requested_at IS NOT NULL AND cancel_requested_at < $2 LIMIT $3)
+    (SELECT c.attempt FROM calls c JOIN attempts a ON a.uid = c.attempt
+    WHERE c.state = 'running' AND c.cancel_requested_at < $2 AND a.last_claim_at >= c.cancel_requested_at LIMIT $3)
 ) AS overdue
 """
 
 _LAPSED = """
 SELECT uid, epoch, 'LeaseExpired' AS reason FROM attempts
 WHERE state = 'ready' AND last_claim_at < $1 ORDER BY last_claim_at LIMIT $2
+"""
+
+# Calls that run on a worker which has ended; there are none unless something went wrong.
+_ORPHANED = """
+SELECT DISTINCT a.uid, a.epoch, 'Finished' AS reason FROM calls c JOIN attempts a ON a.uid = c.attempt
+WHERE c.state = 'running' AND a.finished_at IS NOT NULL LIMIT $1
 """
 
 _TO_DRAIN = """
@@ -204,7 +211,8 @@ class CallQueries:
     async def attempts_with_overdue_calls(
         self, now: datetime, deadline_grace_seconds: int, cancel_grace_seconds: int, limit: int
     ) -> list[str]:
-        """Uids of workers that hold a call past its deadline or cancel and the grace; for `EndOverdue`."""
+        """Uids of workers that hold a call past its deadline or cancel and the grace, and were alive after it; for
+        `EndOverdue`."""
         records = await self._database.fetch(
             _OVERDUE,
             now - timedelta(seconds=deadline_grace_seconds),
@@ -217,6 +225,10 @@ class CallQueries:
         """Ready workers that have not claimed for a lease; for `LoseAttempt`."""
         records = await self._database.fetch(_LAPSED, now - timedelta(seconds=lease_seconds), limit)
         return [AttemptRef(**dict(record)) for record in records]
+
+    async def orphaned_attempts(self, limit: int) -> list[AttemptRef]:
+        """Workers that have ended and still hold calls; for `LoseAttempt`."""
+        return [AttemptRef(**dict(record)) for record in await self._database.fetch(_ORPHANED, limit)]
 
     async def draining_attempts(self, function_uids: Sequence[str]) -> list[AttemptRef]:
         """Workers of these Functions that take no more calls and must be replaced."""

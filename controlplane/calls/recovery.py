@@ -30,7 +30,8 @@ class LoseAttempt:
 
     `ended_at` is when its process ended, if its node saw that; a worker that vanished is charged up to its last
     claim. The result is the number of calls it held, or None when it was ended before or has another epoch. A clean
-    exit is the same with nothing held.
+    exit is the same with nothing held. A worker that was ended before may still hold calls, if its end was written by
+    something else than this: they are recovered as well, since nobody else would look for them.
     """
 
     def __init__(self, attempt_uid: str, epoch: int, ended_at: datetime | None, rules: CallRules) -> None:
@@ -46,9 +47,12 @@ class LoseAttempt:
         book = CallBook.of(tx)
         loaded, loaded_calls = claimant_rows(tx.rows(CLAIMANT, self._attempt_uid))
         attempt = book.attempt(loaded)
-        if attempt is None or attempt.finished_at is not None or attempt.epoch != self._epoch:
+        if attempt is None or attempt.epoch != self._epoch:
             return None
         held = [row for row in book.see(loaded_calls) if row.state is CallState.RUNNING]
+        ended_in_this_batch = attempt.finished_at is not None and loaded is not None and loaded.finished_at is None
+        if ended_in_this_batch or (attempt.finished_at is not None and not held):
+            return None
         for row in held:
             book.later([row.key, row.function_key], partial(self._lose, uid=row.uid, attempt=attempt))
         book.patch_attempt(attempt, finished_at=tx.now, draining=True, state="finished")
@@ -61,6 +65,8 @@ class LoseAttempt:
         ran_until = self._ended_at
         if ran_until is None and attempt.last_claim_at is not None and attempt.last_claim_at > row.started_at:
             ran_until = attempt.last_claim_at
+        if ran_until is not None:
+            ran_until = _within_time(row, ran_until, self._rules)
         outcome = Outcome(cause=Cause.LOST, ran_until=ran_until)
         conclude(tx, row, tx.get(row.function_key), outcome, self._rules)
 
@@ -69,7 +75,9 @@ class EndOverdue:
     """Ends calls of one worker that it should have ended itself: past the deadline, or past a cancel, and their
     graces.
 
-    The result is how many were ended. Their bodies may still run, so the worker is replaced.
+    The result is how many were ended. Their bodies may still run, so the worker is replaced. Only a worker that is
+    known to have been alive then let the time pass: after an outage of the server nobody knows, and a call whose worker
+    does not come back was lost with it, which is found by the lease.
     """
 
     def __init__(self, attempt_uid: str, rules: CallRules) -> None:
@@ -85,7 +93,9 @@ class EndOverdue:
         attempt = book.attempt(loaded)
         if attempt is None:
             return 0
-        overdue = [(row, cause) for row in book.see(loaded_calls) if (cause := self._cause(tx, row)) is not None]
+        overdue = [
+            (row, cause) for row in book.see(loaded_calls) if (cause := self._cause(tx, row, attempt)) is not None
+        ]
         for row, cause in overdue:
             book.later([row.key], partial(self._end, uid=row.uid, attempt=attempt, cause=cause))
         if overdue:
@@ -93,21 +103,26 @@ class EndOverdue:
             book.patch_attempt(attempt, draining=True, drain_reason=reason, kill_at=tx.now)
         return len(overdue)
 
-    def _cause(self, tx: Tx, row: CallRow) -> Cause | None:
-        if row.state is not CallState.RUNNING:
+    def _cause(self, tx: Tx, row: CallRow, attempt: AttemptRow) -> Cause | None:
+        if row.state is not CallState.RUNNING or attempt.last_claim_at is None:
             return None
-        cancel_grace = timedelta(seconds=self._rules.cancel_grace_seconds)
-        if row.cancel_requested_at is not None and row.cancel_requested_at + cancel_grace <= tx.now:
-            return Cause.CANCELLED
-        deadline_grace = timedelta(seconds=self._rules.deadline_grace_seconds)
-        if row.deadline is not None and row.deadline + deadline_grace <= tx.now:
-            return Cause.DEADLINE
+        times = (
+            (Cause.CANCELLED, row.cancel_requested_at, self._rules.cancel_grace_seconds),
+            (Cause.DEADLINE, row.deadline, self._rules.deadline_grace_seconds),
+        )
+        for cause, asked_at, grace_seconds in times:
+            # The same condition as in the query that finds it (`calls/queries.py`).
+            if asked_at is None or asked_at > attempt.last_claim_at:
+                continue
+            if asked_at + timedelta(seconds=grace_seconds) <= tx.now:
+                return cause
         return None
 
     def _end(self, tx: Tx, *, uid: str, attempt: AttemptRow, cause: Cause) -> None:
         row = _running(tx, uid, attempt)
         if row is not None:
-            conclude(tx, row, None, Outcome(cause=cause, ran_until=tx.now), self._rules)
+            ran_until = _within_time(row, tx.now, self._rules)
+            conclude(tx, row, None, Outcome(cause=cause, ran_until=ran_until), self._rules)
 
 
 class FailCallsOfFunction:
@@ -155,6 +170,13 @@ class ForgetFunction:
     def apply(self, tx: Tx) -> None:
         tx.execute("DELETE FROM call_sessions WHERE function_uid = $1", (self._function_uid,))
         tx.execute("DELETE FROM function_load WHERE function_uid = $1", (self._function_uid,))
+
+
+def _within_time(row: CallRow, ran_until: datetime, rules: CallRules) -> datetime:
+    """No call is charged for longer than it may run: what comes after its deadline and the grace is our own delay."""
+    if row.deadline is None:
+        return ran_until
+    return min(ran_until, row.deadline + timedelta(seconds=rules.deadline_grace_seconds))
 
 
 def _running(tx: Tx, uid: str, attempt: AttemptRow) -> CallRow | None:

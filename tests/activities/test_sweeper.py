@@ -107,6 +107,7 @@ async def test_a_call_past_its_deadline_and_grace_ends_and_its_worker_is_condemn
     worker = await sweeping.worker()
     await worker.take()
     calls.clock.advance(69)
+    await worker.claim(take=0)
     await sweeping.sweeper.end_overdue_calls()
     assert await calls.phase(name) == "Running"
     calls.clock.advance(2)

@@ -63,6 +63,7 @@ QUESTIONS = {
     "calls to decide": (queries._TO_DECIDE, "32", 20),
     "unreported outcomes": (queries._UNREPORTED, "32", 20),
     "overdue calls": (queries._OVERDUE, f"{LATE}, {LATE}, 10", 20),
+    "orphaned calls": (queries._ORPHANED, "10", 20),
     "silent workflows": (queries._SILENT, f"{LATE}, 10", 20),
     "lapsed leases": (queries._LAPSED, f"{LATE}, 10", 20),
 }

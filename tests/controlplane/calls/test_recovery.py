@@ -7,8 +7,11 @@ import asyncio
 import pytest
 
 from controlplane.calls.recovery import EndOverdue, FailCallsOfFunction, ForgetFunction, LoseAttempt
+from controlplane.capacity.attempts import CloseAttempt
+from controlplane.capacity.endings import WorkerEnd
 from controlplane.errors import ApiError
-from tests.fixtures.calls import Calls, ScriptedWorker, said, succeeded
+from controlplane.store.contract import Key
+from tests.fixtures.calls import ORG, PROJECT, Calls, ScriptedWorker, said, succeeded
 
 
 async def lose(calls: Calls, worker: ScriptedWorker, *, seen: bool = False) -> int | None:
@@ -121,13 +124,78 @@ async def test_silence_past_the_deadline_and_its_grace_ends_the_call_and_the_wor
     assert await overdue(calls) == [worker.claimant.attempt]
     assert await calls.writer.write(EndOverdue(worker.claimant.attempt, calls.rules)) == 1
     status = await calls.status(name)
-    assert (status["phase"], status["reason"], status["costUSD"]) == ("Failed", "DeadlineExceeded", "0.00066")
+    assert (status["phase"], status["reason"], status["costUSD"]) == ("Failed", "DeadlineExceeded", "0.00065")
     assert (await calls.attempt(worker))["draining"]
     [to_kill] = await calls.queries.attempts_to_kill(calls.clock.now().replace(microsecond=999_999))
     assert (to_kill.uid, to_kill.reason) == (worker.claimant.attempt, "DeadlineExceeded")
     assert await calls.writer.write(EndOverdue(worker.claimant.attempt, calls.rules)) == 0
     await worker.claim(said(name, "DeadlineExceeded"), take=0)
     assert (await calls.status(name)) == status
+
+
+async def test_a_call_whose_worker_was_last_seen_before_its_deadline_is_lost_not_late(calls: Calls) -> None:
+    """As after an outage of the server that outlived the deadline and its grace."""
+    await calls.function()
+    [name] = await calls.create(timeout="5s")
+    worker = await calls.worker()
+    await worker.take()
+    calls.clock.advance(4)
+    await worker.claim(take=0)
+    calls.clock.advance(3_600)
+    assert await overdue(calls) == []
+    assert await calls.writer.write(EndOverdue(worker.claimant.attempt, calls.rules)) == 0
+    await lose(calls, worker)
+    status = await calls.status(name)
+    assert (status["phase"], status["recoveries"], status["costUSD"]) == ("Recovering", 1, "0.00004")
+
+
+async def test_a_call_whose_worker_was_last_seen_before_its_cancel_ends_cancelled_with_it(calls: Calls) -> None:
+    await calls.function()
+    [name] = await calls.create()
+    worker = await calls.worker()
+    await worker.take()
+    calls.clock.advance(2)
+    await worker.claim(take=0)
+    calls.clock.advance(1)
+    await calls.cancel(name)
+    calls.clock.advance(3_600)
+    assert await overdue(calls) == []
+    assert await calls.writer.write(EndOverdue(worker.claimant.attempt, calls.rules)) == 0
+    await lose(calls, worker)
+    status = await calls.status(name)
+    assert (status["phase"], status["costUSD"]) == ("Cancelled", "0.00002")
+
+
+async def test_an_end_that_is_noticed_late_costs_no_more_than_the_call_might_have_run(calls: Calls) -> None:
+    await calls.function()
+    overdue_one, lost_one = await calls.create("a", "b", timeout="5s")
+    workers = [await calls.worker(), await calls.worker()]
+    for name, worker in zip((overdue_one, lost_one), workers, strict=True):
+        assert await worker.take() == [name]
+    calls.clock.advance(6)
+    for worker in workers:
+        await worker.claim(take=0)
+    calls.clock.advance(3_600)
+    await calls.writer.write(EndOverdue(workers[0].claimant.attempt, calls.rules))
+    await lose(calls, workers[1], seen=True)
+    assert [(await calls.status(name))["costUSD"] for name in (overdue_one, lost_one)] == ["0.00065"] * 2
+
+
+async def test_calls_of_a_worker_that_was_closed_without_its_loss_are_found_and_recovered(calls: Calls) -> None:
+    await calls.function()
+    [name] = await calls.create()
+    worker = await calls.worker()
+    await worker.take()
+    assert await calls.queries.orphaned_attempts(10) == []
+    await calls.writer.write(
+        CloseAttempt(Key("Attempt", ORG, PROJECT, worker.claimant.attempt), WorkerEnd(outcome="Exited", exit_code=1))
+    )
+    [orphaned] = await calls.queries.orphaned_attempts(10)
+    assert (orphaned.uid, orphaned.epoch) == (worker.claimant.attempt, worker.claimant.epoch)
+    assert await lose(calls, worker) == 1
+    assert await calls.phase(name) == "Recovering"
+    assert await calls.queries.orphaned_attempts(10) == []
+    assert await lose(calls, worker) is None
 
 
 async def test_a_body_that_goes_on_after_a_cancel_is_ended_after_the_grace(calls: Calls) -> None:
