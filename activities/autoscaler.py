@@ -100,18 +100,29 @@ class Autoscaler:
         self._not_before: dict[Key, float] = {}
         self._crowded: set[Key] = set()
         self._pressure = False
+        self._elected = False
         self._wake = asyncio.Event()
         feed.add_listener(self._changed)
 
     async def run(self) -> None:
         """Look at Functions as they change until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._resync_for_ever())
-            group.create_task(self._look_for_ever())
+        # What changed while another process was elected was not noted here, so everything is looked at.
+        at = asyncio.get_running_loop().time()
+        self._due = {key: at for key, _ in self._cache.of_kind("Function")}
+        self._elected = True
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._resync_for_ever())
+                group.create_task(self._look_for_ever())
+        finally:
+            self._elected = False
+            self._due.clear()
 
     # Waking.
 
     def _changed(self, changes: Sequence[Change]) -> None:
+        if not self._elected:
+            return  # Nobody looks, so what is noted would only grow.
         at = asyncio.get_running_loop().time()
         for change in changes:
             kind, key = change.key.kind, change.key
