@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import structlog
 
@@ -89,6 +89,8 @@ class Sweeper:
         self._calls = CallQueries(database)
         self._workers = WorkerQueries(database)
         self._asked: dict[str, float] = {}
+        self._heard_since = datetime.min.replace(tzinfo=UTC)
+        """Silence counts from here: no sign of life could be given while the server or its database was away."""
         self.chores = (
             Chore("end overdue calls", 1.0, self.end_overdue_calls),
             Chore("end lapsed leases", 1.0, self.end_lapsed_leases),
@@ -102,6 +104,7 @@ class Sweeper:
 
     async def run(self) -> None:
         """Do each chore in its time until cancelled."""
+        self._heard_since = self._clock.now()
         async with asyncio.TaskGroup() as group:
             for chore in self.chores:
                 group.create_task(self._repeat(chore), name=chore.name)
@@ -114,6 +117,8 @@ class Sweeper:
                 log.warning("a chore waits for the engine", chore=chore.name, told=str(error))
             except ApiError as error:
                 log.warning("a chore failed and will be repeated", chore=chore.name, told=error.message)
+                if error.reason is Reason.UNAVAILABLE:
+                    self._heard_since = self._clock.now()
             await asyncio.sleep(chore.every_seconds)
 
     # Calls.
@@ -161,6 +166,8 @@ class Sweeper:
     async def end_lapsed_leases(self) -> None:
         """Kill workers that have not claimed for a lease, and give up those whose end nobody confirms."""
         now = self._clock.now()
+        if self._heard_since + timedelta(seconds=self._settings.lease_seconds) > now:
+            return  # Workers that live claim within a lease.
         lapsed = await self._calls.lapsed_attempts(now, self._settings.lease_seconds, PER_TURN)
         for row in await self._workers.rows([attempt.uid for attempt in lapsed]):
             if row.kill_at is not None and row.kill_at < now - timedelta(seconds=KILL_PATIENCE_SECONDS):
@@ -195,6 +202,8 @@ class Sweeper:
         """Delete ephemeral Apps that their clients have left alone."""
         expiry = timedelta(seconds=self._settings.app_expiry_seconds)
         now = self._clock.now()
+        if self._heard_since + expiry > now:
+            return  # Clients that live renew within the time.
         for key, app in self._cache.of_kind("App"):
             due = expires_at(app, expiry)
             if due is not None and due <= now:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +23,14 @@ from controlplane.calls.recovery import LoseAttempt
 from controlplane.capacity.attempts import CloseAttempt
 from controlplane.capacity.endings import WorkerEnd
 from controlplane.capacity.rows import WorkerQueries
+from controlplane.clock import format_time
 from controlplane.kinds.registry import KINDS
 from controlplane.resources import build
 from controlplane.store.cache import ObjectCache
 from controlplane.store.contract import Key
 from controlplane.store.events import NORMAL, Happening, RecordEvent
-from tests.fixtures.calls import ORG, PROJECT, Calls, ScriptedWorker, succeeded
+from tests.fixtures.calls import ORG, PROJECT, Calls, PutObject, ScriptedWorker, succeeded
+from tests.fixtures.eventually import eventually
 
 DAY = 86_400
 
@@ -99,6 +103,49 @@ async def test_a_worker_that_stops_claiming_is_killed_and_given_up_when_nobody_c
     status = await calls.status(name)
     assert (status["phase"], status["recoveries"]) == ("Recovering", 1)
     await sweeping.client.get_workflow_handle(attempt_workflow_id(row["uid"])).terminate()
+
+
+async def elected(sweeping: Sweeping) -> None:
+    """Let the loop begin, as after an outage, and stop it again before the test moves the clock."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(sweeping.sweeper.run(), 0.1)
+
+
+async def test_a_worker_has_a_whole_lease_to_claim_after_the_server_was_away(sweeping: Sweeping) -> None:
+    calls = sweeping.calls
+    await calls.create()
+    worker = await sweeping.worker()
+    await worker.take()
+    calls.clock.advance(3_600)
+    await elected(sweeping)
+    calls.clock.advance(74)
+    await sweeping.sweeper.end_lapsed_leases()
+    assert not (await calls.attempt(worker))["draining"]
+    calls.clock.advance(2)
+    await sweeping.sweeper.end_lapsed_leases()
+    assert (await calls.attempt(worker))["drain_reason"] == "LeaseExpired"
+    await sweeping.client.get_workflow_handle(attempt_workflow_id(worker.claimant.attempt)).terminate()
+
+
+async def test_an_ephemeral_app_outlives_an_outage_for_as_long_as_its_client_may_be_silent(sweeping: Sweeping) -> None:
+    calls = sweeping.calls
+    created = format_time(calls.clock.now())
+    metadata = {"name": "a", "namespace": PROJECT, "uid": "app_1", "labels": {}, "creationTimestamp": created}
+    app = {"apiVersion": "nodus.dev/v1", "kind": "App", "metadata": metadata, "spec": {"ephemeral": True}, "status": {}}
+    key = Key("App", ORG, PROJECT, "a")
+    await calls.writer.write(PutObject(key, app))
+
+    async def sweep() -> bool:
+        await sweeping.sweeper.expire_apps()
+        return await calls.objects.get_document(key) is not None
+
+    await eventually(lambda: any(found == key for found, _ in sweeping.sweeper._cache.of_kind("App")))
+    calls.clock.advance(3_600)
+    await elected(sweeping)
+    calls.clock.advance(119)
+    assert await sweep()
+    calls.clock.advance(2)
+    assert not await sweep()
 
 
 async def test_a_call_past_its_deadline_and_grace_ends_and_its_worker_is_condemned(sweeping: Sweeping) -> None:
