@@ -24,7 +24,7 @@ from activities.run_worker_contract import NODE_LOST, PLATFORM_AWAY
 from controlplane.apps.expiry import expires_at
 from controlplane.calls.engine import DetachWorkflow, MarkReported
 from controlplane.calls.outcomes import CallRules
-from controlplane.calls.queries import CallQueries
+from controlplane.calls.queries import SILENT_FROM_THE_START, CallQueries
 from controlplane.calls.recovery import EndOverdue, LoseAttempt
 from controlplane.calls.rows import CallRef
 from controlplane.capacity.endings import WorkerEnd
@@ -88,9 +88,10 @@ class Sweeper:
         self._rules = CallRules.from_settings(settings)
         self._calls = CallQueries(database)
         self._workers = WorkerQueries(database)
+        self._silent_after = SILENT_FROM_THE_START
         self._asked: dict[str, float] = {}
         self._heard_since = datetime.min.replace(tzinfo=UTC)
-        """Silence counts from here: no sign of life could be given while the server or its database was away."""
+        """Leases and renewals count from here: nobody could give a sign of life while the server was away."""
         self.chores = (
             Chore("end overdue calls", 1.0, self.end_overdue_calls),
             Chore("end lapsed leases", 1.0, self.end_lapsed_leases),
@@ -144,7 +145,9 @@ class Sweeper:
         before = self._clock.now() - timedelta(seconds=SILENT_SECONDS)
         at = asyncio.get_running_loop().time()
         self._asked = {uid: since for uid, since in self._asked.items() if since > at - ASK_AGAIN_SECONDS}
-        for call in await self._calls.silent_workflows(before, PER_TURN):
+        look = await self._calls.silent_workflows(before, PER_TURN, self._silent_after)
+        self._silent_after = look.next_after
+        for call in look.calls:
             if call.uid in self._asked:
                 continue
             self._asked[call.uid] = at

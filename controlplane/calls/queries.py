@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import cast
 
 import asyncpg
@@ -112,9 +112,13 @@ CROSS JOIN LATERAL (
 ORDER BY c.turn, s.number LIMIT $1
 """
 
+# Decisions first: somebody waits for them, and the ends that only the engine has yet to learn may be many.
 _UNREPORTED = """
-SELECT uid, org, project, name, task_token, outcome FROM calls
-WHERE state IN ('deciding', 'done') AND task_token IS NOT NULL ORDER BY seq LIMIT $1
+SELECT uid, org, project, name, task_token, outcome FROM (
+    (SELECT *, 1 AS turn FROM calls WHERE state = 'deciding' AND task_token IS NOT NULL ORDER BY seq LIMIT $1)
+    UNION ALL
+    (SELECT *, 2 AS turn FROM calls WHERE state = 'done' AND task_token IS NOT NULL ORDER BY seq LIMIT $1)
+) AS unreported ORDER BY turn, seq LIMIT $1
 """
 
 _OVERDUE = """
@@ -150,10 +154,15 @@ WHERE a.state <> 'finished' AND a.finished_at IS NULL AND a.kill_at < $1
 """
 
 _SILENT = """
-SELECT uid, org, project, name FROM calls
-WHERE state IN ('deciding', 'waiting', 'done') AND has_workflow AND task_token IS NULL AND updated_at < $1
-ORDER BY updated_at LIMIT $2
+SELECT uid, org, project, name, updated_at FROM calls
+WHERE state IN ('deciding', 'waiting', 'done') AND has_workflow AND task_token IS NULL
+    AND updated_at < $1 AND (updated_at, uid) > ($3, $4)
+ORDER BY updated_at, uid LIMIT $2
 """
+
+
+SilentAfter = tuple[datetime, str]
+SILENT_FROM_THE_START: SilentAfter = (datetime.min.replace(tzinfo=UTC), "")
 
 
 class CallQueries:
@@ -197,7 +206,8 @@ class CallQueries:
         return StartLook(calls=calls, next_after=(last["org"], last["project"], last["session"]))
 
     async def unreported(self, limit: int) -> list[UnreportedCall]:
-        """Outcomes that the engine has not taken yet though it gave a token for them, oldest call first."""
+        """Outcomes that the engine has not taken yet though it gave a token for them: decisions first, and the oldest
+        call first among each."""
         records = await self._database.fetch(_UNREPORTED, limit)
         return [
             UnreportedCall(
@@ -238,13 +248,19 @@ class CallQueries:
         """Workers whose grace after a cancel or deadline is over and that run nothing the server still counts."""
         return [AttemptRef(**dict(record)) for record in await self._database.fetch(_TO_KILL, now)]
 
-    async def silent_workflows(self, before: datetime, limit: int) -> list[CallRef]:
-        """Calls that have had something to tell since `before` and a workflow that has not asked.
+    async def silent_workflows(
+        self, before: datetime, limit: int, after: SilentAfter = SILENT_FROM_THE_START
+    ) -> SilentLook:
+        """Calls that have had something to tell since `before` and a workflow that has not asked, oldest first.
 
         The workflow may sleep through a backoff, or be gone: whoever asks checks with the engine and detaches the
-        call.
+        call. Those that sleep stay, so the next look goes on after them: give `SilentLook.next_after` back.
         """
-        return [CallRef.from_record(record) for record in await self._database.fetch(_SILENT, before, limit)]
+        records = await self._database.fetch(_SILENT, before, limit, *after)
+        calls = [CallRef.from_record(record) for record in records]
+        if len(records) < limit:
+            return SilentLook(calls=calls, next_after=SILENT_FROM_THE_START)
+        return SilentLook(calls=calls, next_after=(records[-1]["updated_at"], records[-1]["uid"]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,3 +269,11 @@ class StartLook:
 
     calls: list[UnstartedCall]
     next_after: tuple[str, str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SilentLook:
+    """What one look for silent workflows found, and where the next one begins: the start again after the last."""
+
+    calls: list[CallRef]
+    next_after: SilentAfter

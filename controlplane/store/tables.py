@@ -70,7 +70,18 @@ class ChangeRow(SQLModel, table=True):
     when the write left them as they were."""
 
     __tablename__ = "changes"
-    __table_args__ = (Index("changes_object", "kind", "org", "project", "name", "rv"),)
+    __table_args__ = (
+        Index("changes_object", "kind", "org", "project", "name", "rv"),
+        # What may be forgotten, oldest first: one entry for each call that ended and each event.
+        Index(
+            "changes_ended_calls",
+            "time",
+            postgresql_where=text(
+                "kind = 'FunctionCall' AND fields ->> 'status.phase' IN ('Succeeded', 'Failed', 'Cancelled')"
+            ),
+        ),
+        Index("changes_events", "time", postgresql_where=text("kind = 'Event'")),
+    )
 
     rv: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
     time: datetime = Field(sa_column=_time())
@@ -168,10 +179,14 @@ class CallRow(SQLModel, table=True):
         Index(
             "calls_silent",
             "updated_at",
+            "uid",
             postgresql_where=text("state IN ('deciding', 'waiting', 'done') AND has_workflow AND task_token IS NULL"),
         ),
         Index(
-            "calls_reporting", "seq", postgresql_where=text("state IN ('deciding', 'done') AND task_token IS NOT NULL")
+            "calls_reporting",
+            "state",
+            "seq",
+            postgresql_where=text("state IN ('deciding', 'done') AND task_token IS NOT NULL"),
         ),
     )
 

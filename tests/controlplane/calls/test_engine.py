@@ -17,6 +17,7 @@ from controlplane.calls.engine import (
     MarkReported,
     MarkStarted,
 )
+from controlplane.calls.queries import SILENT_FROM_THE_START
 from controlplane.calls.recovery import LoseAttempt
 from tests.fixtures.calls import Calls, ScriptedWorker, raised, succeeded
 from tests.fixtures.eventually import eventually
@@ -229,12 +230,39 @@ async def test_a_workflow_that_never_asks_is_found(calls: Calls, worker: Scripte
     await calls.writer.write(MarkStarted([await calls.ref(name)]))
     await worker.take()
     await worker.claim(succeeded(name), take=0)
-    assert await calls.queries.silent_workflows(calls.clock.now(), 10) == []
+    assert (await calls.queries.silent_workflows(calls.clock.now(), 10)).calls == []
     calls.clock.advance(60)
-    [silent] = await calls.queries.silent_workflows(calls.clock.now(), 10)
+    [silent] = (await calls.queries.silent_workflows(calls.clock.now(), 10)).calls
     assert silent.name == name
     await calls.writer.write(DetachWorkflow(silent, None))
     assert [found.ref.name for found in (await calls.queries.to_start(10)).calls] == [name]
+
+
+async def test_looks_for_silent_workflows_reach_all_of_them_in_turn(calls: Calls, worker: ScriptedWorker) -> None:
+    names = await calls.create(*["s"] * 5)
+    await calls.writer.write(MarkStarted([await calls.ref(name) for name in names]))
+    for name in await worker.take(5):
+        await worker.claim(succeeded(name), take=0)
+    calls.clock.advance(60)
+    seen, after = [], SILENT_FROM_THE_START
+    for count in (2, 2, 1):
+        look = await calls.queries.silent_workflows(calls.clock.now(), 2, after)
+        assert len(look.calls) == count
+        seen += [ref.name for ref in look.calls]
+        after = look.next_after
+    assert sorted(seen) == sorted(names)
+    assert after == SILENT_FROM_THE_START
+
+
+async def test_ends_that_nobody_waits_for_hide_no_decision(calls: Calls, worker: ScriptedWorker) -> None:
+    names = await calls.create(*["s"] * 4)
+    for name in names:
+        await attach(calls, name)
+    for name in await worker.take(3):
+        await worker.claim(succeeded(name), take=0)
+    await worker.take()
+    await worker.claim(raised(names[3]), take=0)
+    assert [report.ref.name for report in await calls.queries.unreported(2)] == [names[3], names[0]]
 
 
 async def test_what_travels_through_the_engine_comes_back_as_it_was(calls: Calls, worker: ScriptedWorker) -> None:

@@ -64,7 +64,7 @@ QUESTIONS = {
     "unreported outcomes": (queries._UNREPORTED, "32", 20),
     "overdue calls": (queries._OVERDUE, f"{LATE}, {LATE}, 10", 20),
     "orphaned calls": (queries._ORPHANED, "10", 20),
-    "silent workflows": (queries._SILENT, f"{LATE}, 10", 20),
+    "silent workflows": (queries._SILENT, f"{LATE}, 10, '-infinity', ''", 20),
     "lapsed leases": (queries._LAPSED, f"{LATE}, 10", 20),
 }
 
