@@ -1,7 +1,8 @@
 """Forgetting: finished calls, attempts, events, logs, credentials, blobs and the change log, each after its time.
 
-Part of the sweeper. Every chore takes a bounded piece and leaves the rest to its next turn, so that it never holds up a
-write that somebody waits for.
+Part of the sweeper. Every chore works in bounded pieces and goes on while there is more, so it keeps up with whatever
+the server can run. It rests after each piece for as long as that took: when the machine is busy, pieces take longer and
+so do the rests, and what somebody waits for has at least half of it.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from controlplane.store.cache import ObjectCache
 from controlplane.store.compaction import compact
 from controlplane.store.contract import Key
 from controlplane.store.database import Database
-from controlplane.store.garbage import Garbage
+from controlplane.store.garbage import BEGINNING, UNCHANGED, Garbage
 
 PER_TURN = 200
-TURNS_MAX = 20
-TERMINAL_PHASES = ("Succeeded", "Failed", "Cancelled")
+WALK_CHANGES = 2_000
+"""Old changes looked at in one query; most of them are of calls that were deleted within the last day."""
+REST_SECONDS_MIN = 0.02
 UPLOAD_LEFTOVER_HOURS = 24
 TOKEN_HOURS = 24
 """A worker that was fenced is told so for this long; afterwards its token is as good as unknown."""
@@ -55,6 +57,8 @@ class Retention:
         self._clock = clock
         self._garbage = Garbage(database)
         self._workers = WorkerQueries(database)
+        self._walked = dict.fromkeys(UNCHANGED, BEGINNING)
+        """How far the walks through old changes have come; another process begins anew and finds the same."""
         self.chores: Sequence[tuple[str, float, Callable[[], Awaitable[None]]]] = (
             ("old changes", 60.0, self.compact_changes),
             ("ended calls", 60.0, self.forget_calls),
@@ -67,36 +71,39 @@ class Retention:
 
     async def compact_changes(self) -> None:
         """Move the point from which watches may resume, and drop idempotency keys."""
-        for _ in range(TURNS_MAX):
-            if not (await compact(self._database, self._settings, self._clock.now())).more:
-                return
+        pace = _Pace()
+        while (await compact(self._database, self._settings, self._clock.now())).more:
+            await pace.rest()
 
     async def forget_calls(self) -> None:
         """Delete calls that ended `call_retention_days` ago."""
-        await self._forget("FunctionCall", self._retained_since, TERMINAL_PHASES)
+        await self._forget("FunctionCall", self._retained_since)
 
     async def forget_events(self) -> None:
         """Delete events as old as the change log."""
-        await self._forget("Event", self._clock.now() - timedelta(hours=self._settings.change_retention_hours), None)
+        await self._forget("Event", self._clock.now() - timedelta(hours=self._settings.change_retention_hours))
 
     async def forget_attempts(self) -> None:
         """Delete the objects and rows of workers that ended as long ago as the oldest call that is kept."""
-        for _ in range(TURNS_MAX):
+        pace, more = _Pace(), True
+        while more:
             rows = await self._workers.ended_before(self._retained_since, PER_TURN)
             await self._delete([row.key for row in rows])
             await self._workers.forget([row.uid for row in rows])
-            if len(rows) < PER_TURN:
-                return
+            more = len(rows) == PER_TURN
+            await pace.rest()
 
     async def forget_logs(self) -> None:
         """Drop log lines that arrived as long ago as the oldest call that is kept ended."""
-        for _ in range(TURNS_MAX):
-            if not await remove_old_chunks(self._database, self._retained_since):
-                return
+        pace = _Pace()
+        while await remove_old_chunks(self._database, self._retained_since):
+            await pace.rest()
 
     async def forget_tokens(self) -> None:
         """Drop credentials that ended a day ago."""
-        await purge_tokens(self._database, self._clock.now() - timedelta(hours=TOKEN_HOURS))
+        pace = _Pace()
+        while await purge_tokens(self._database, self._clock.now() - timedelta(hours=TOKEN_HOURS)):
+            await pace.rest()
 
     async def forget_blobs(self) -> None:
         """Delete blobs that nobody used for as long as calls are kept and that nothing refers to."""
@@ -126,12 +133,17 @@ class Retention:
     def _retained_since(self) -> datetime:
         return self._clock.now() - timedelta(days=self._settings.call_retention_days)
 
-    async def _forget(self, kind: str, before: datetime, phases: Sequence[str] | None) -> None:
-        for _ in range(TURNS_MAX):
-            keys = await self._garbage.unchanged(kind, before, phases, PER_TURN)
-            await self._delete(keys)
-            if len(keys) < PER_TURN:
-                return
+    async def _forget(self, kind: str, before: datetime) -> None:
+        pace, more = _Pace(), True
+        while more:
+            walk = await self._garbage.unchanged(kind, before, self._walked[kind], WALK_CHANGES)
+            for first in range(0, len(walk.found), PER_TURN):
+                await self._deleter.forget(walk.found[first : first + PER_TURN])
+                await pace.rest()
+            # Last, so that a fault in between repeats the piece.
+            self._walked[kind] = walk.seen_upto
+            more = walk.more
+            await pace.rest()
 
     async def _delete(self, keys: Sequence[Key]) -> None:
         await asyncio.gather(*(self._delete_one(key) for key in keys))
@@ -142,3 +154,16 @@ class Retention:
         except ApiError as error:
             if error.reason is not Reason.NOT_FOUND:
                 raise
+
+
+class _Pace:
+    """Rests between the pieces of a chore, each time for as long as the piece before took."""
+
+    def __init__(self) -> None:
+        self._since = asyncio.get_running_loop().time()
+
+    async def rest(self) -> None:
+        """Leave the machine to others for a while."""
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(max(REST_SECONDS_MIN, loop.time() - self._since))
+        self._since = loop.time()

@@ -11,6 +11,7 @@ pytest_plugins = [
     "tests.fixtures.control",
     "tests.fixtures.plane",
     "tests.fixtures.s3",
+    "tests.fixtures.sweeping",
     "tests.fixtures.system",
     "tests.fixtures.temporal",
 ]

@@ -32,7 +32,10 @@ WITH span AS (SELECT rv, prev_rv, type FROM changes WHERE rv > $1 AND rv <= $2),
 SELECT count(*) FROM removed
 """
 _FORGET_KEYS = """
-DELETE FROM idempotency WHERE (scope, key) IN (SELECT scope, key FROM idempotency WHERE created_at < $1 LIMIT $2)
+WITH old AS (SELECT scope, key FROM idempotency WHERE created_at < $1 ORDER BY created_at LIMIT $2), gone AS (
+    DELETE FROM idempotency i USING old WHERE i.scope = old.scope AND i.key = old.key RETURNING 1
+)
+SELECT count(*) FROM gone
 """
 
 
@@ -68,5 +71,13 @@ async def compact(database: Database, settings: Settings, now: datetime) -> Comp
         upto = min(pruned + CHUNK_ROWS, point)
         removed += await database.fetchval(_PRUNE, pruned, upto)
         pruned = upto
-    await database.execute(_FORGET_KEYS, now - timedelta(hours=settings.idempotency_hours), CHUNK_ROWS)
-    return Compacted(compacted_rv=point, removed_changes=removed, more=more or pruned < point)
+    more_keys = await _forget_keys(database, now - timedelta(hours=settings.idempotency_hours))
+    return Compacted(compacted_rv=point, removed_changes=removed, more=more or pruned < point or more_keys)
+
+
+async def _forget_keys(database: Database, before: datetime) -> bool:
+    """Drop idempotency keys, a bounded number of them; whether there are more. There is one for nearly every call."""
+    for _ in range(CHUNKS_MAX):
+        if await database.fetchval(_FORGET_KEYS, before, CHUNK_ROWS) < CHUNK_ROWS:
+            return False
+    return True

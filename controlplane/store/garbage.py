@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from controlplane.store.contract import Key
 from controlplane.store.database import Database
@@ -22,19 +23,54 @@ LIMIT $2
 CONTENTS = """
 SELECT kind, org, project, name, deleting FROM objects WHERE org = $1 AND project = $2 ORDER BY deleting LIMIT $3
 """
-# The last change of an object is kept however old it is, so the log tells how long nothing has happened to it.
-UNCHANGED = """
-SELECT o.kind, o.org, o.project, o.name FROM changes c
-JOIN objects o ON o.kind = c.kind AND o.org = c.org AND o.project = c.project AND o.name = c.name AND o.rv = c.rv
-WHERE c.time < $2 AND c.kind = $1 AND NOT o.deleting
-    AND ($3::text[] IS NULL OR o.fields->>'status.phase' = ANY($3::text[]))
-ORDER BY c.time LIMIT $4
+# The last change of an object is kept however old it is, so the log tells how long nothing has happened to it. A change
+# of an object that is gone stays for a day, at the front of the index: the walk goes on after those it has seen.
+_UNCHANGED = """
+SELECT c.time, c.rv, c.org, c.project, c.name, o.uid,
+    EXISTS (SELECT 1 FROM objects d WHERE d.owners @> ARRAY[o.uid] AND d.owners <> '{}') AS has_dependents
+FROM (
+    SELECT time, rv, kind, org, project, name FROM changes
+    WHERE $which AND time < $1 AND (time, rv) > ($2, $3) ORDER BY time, rv LIMIT $4
+) AS c
+LEFT JOIN objects o ON o.kind = c.kind AND o.org = c.org AND o.project = c.project AND o.name = c.name
+    AND o.rv = c.rv AND NOT o.deleting
+ORDER BY c.time, c.rv
 """
+# Written as their indexes are (`store/tables.py`), or these would not be used.
+UNCHANGED = {
+    "FunctionCall": _UNCHANGED.replace(
+        "$which", "kind = 'FunctionCall' AND fields ->> 'status.phase' IN ('Succeeded', 'Failed', 'Cancelled')"
+    ),
+    "Event": _UNCHANGED.replace("$which", "kind = 'Event'"),
+}
 BLOBS_OF_CALLS = """
 SELECT d FROM unnest($3::text[]) AS d WHERE EXISTS (
     SELECT 1 FROM objects
     WHERE kind = 'FunctionCall' AND org = $1 AND project = $2 AND position('sha256:' || d IN doc::text) > 0)
 """
+
+
+Position = tuple[datetime, int]
+"""A change in the order of time."""
+BEGINNING: Position = (datetime.min.replace(tzinfo=UTC), 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unchanged:
+    """An object to which nothing has happened for long, and whether others name it as their owner."""
+
+    key: Key
+    uid: str
+    has_dependents: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Walk:
+    """One piece of a walk through old changes: what it found, how far it came, and whether there are more of them."""
+
+    found: list[Unchanged]
+    seen_upto: Position
+    more: bool
 
 
 class Garbage:
@@ -56,10 +92,23 @@ class Garbage:
         rows = await self._database.fetch(CONTENTS, org, project, limit)
         return [(Key(*row[:4]), row["deleting"]) for row in rows]
 
-    async def unchanged(self, kind: str, before: datetime, phases: Sequence[str] | None, limit: int) -> list[Key]:
-        """Up to `limit` objects to which nothing happened since a time, in one of these phases if any are given."""
-        rows = await self._database.fetch(UNCHANGED, kind, before, None if phases is None else list(phases), limit)
-        return [Key(*row) for row in rows]
+    async def unchanged(self, kind: str, before: datetime, after: Position, limit: int) -> Walk:
+        """Calls that have ended, or events, to which nothing happened since `before`, among the next `limit` changes
+        after a position."""
+        rows = await self._database.fetch(UNCHANGED[kind], before, *after, limit)
+        return Walk(
+            found=[
+                Unchanged(
+                    key=Key(kind, row["org"], row["project"], row["name"]),
+                    uid=row["uid"],
+                    has_dependents=row["has_dependents"],
+                )
+                for row in rows
+                if row["uid"] is not None
+            ],
+            seen_upto=(rows[-1]["time"], rows[-1]["rv"]) if rows else after,
+            more=len(rows) == limit,
+        )
 
     async def blobs_of_calls(self, org: str, project: str, digests: Sequence[str]) -> set[str]:
         """Those of these blobs that a call of the project takes as input or gave as result. Reads all its calls."""

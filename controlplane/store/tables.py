@@ -76,11 +76,12 @@ class ChangeRow(SQLModel, table=True):
         Index(
             "changes_ended_calls",
             "time",
+            "rv",
             postgresql_where=text(
                 "kind = 'FunctionCall' AND fields ->> 'status.phase' IN ('Succeeded', 'Failed', 'Cancelled')"
             ),
         ),
-        Index("changes_events", "time", postgresql_where=text("kind = 'Event'")),
+        Index("changes_events", "time", "rv", postgresql_where=text("kind = 'Event'")),
     )
 
     rv: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))

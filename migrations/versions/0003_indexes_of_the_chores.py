@@ -24,8 +24,8 @@ def upgrade() -> None:
     op.create_index('calls_reporting', 'calls', ['state', 'seq'], unique=False, postgresql_where=REPORTING)
     op.drop_index('calls_silent', table_name='calls')
     op.create_index('calls_silent', 'calls', ['updated_at', 'uid'], unique=False, postgresql_where=SILENT)
-    op.create_index('changes_ended_calls', 'changes', ['time'], unique=False, postgresql_where=ENDED)
-    op.create_index('changes_events', 'changes', ['time'], unique=False, postgresql_where=EVENTS)
+    op.create_index('changes_ended_calls', 'changes', ['time', 'rv'], unique=False, postgresql_where=ENDED)
+    op.create_index('changes_events', 'changes', ['time', 'rv'], unique=False, postgresql_where=EVENTS)
 
 
 def downgrade() -> None:

@@ -4,82 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
-from dataclasses import dataclass
-from pathlib import Path
 
-import pytest
-from pydantic import SecretStr
-from temporalio.client import Client
-
-from activities.attempts import AttemptActivities
-from activities.departures import Departures, attempt_input
+from activities.departures import attempt_input
 from activities.engine import Engine, attempt_workflow_id
-from activities.retention import Retention
-from activities.sweeper import Sweeper
-from controlplane.blobs.service import open_blob_store
 from controlplane.calls.engine import AttachWorkflow, MarkReported
 from controlplane.calls.recovery import LoseAttempt
 from controlplane.capacity.attempts import CloseAttempt
 from controlplane.capacity.endings import WorkerEnd
-from controlplane.capacity.rows import WorkerQueries
 from controlplane.clock import format_time
-from controlplane.kinds.registry import KINDS
-from controlplane.resources import build
-from controlplane.store.cache import ObjectCache
 from controlplane.store.contract import Key
 from controlplane.store.events import NORMAL, Happening, RecordEvent
-from tests.fixtures.calls import ORG, PROJECT, Calls, PutObject, ScriptedWorker, succeeded
+from tests.fixtures.calls import ORG, PROJECT, PutObject, succeeded
 from tests.fixtures.eventually import eventually
+from tests.fixtures.sweeping import Sweeping
 
 DAY = 86_400
-
-
-@dataclass
-class Sweeping:
-    """A sweeper and the world it sweeps."""
-
-    calls: Calls
-    sweeper: Sweeper
-    retention: Retention
-    workers: WorkerQueries
-    client: Client
-
-    async def worker(self) -> ScriptedWorker:
-        """A worker that some node runs; the engine is shared by all tests, so no other had its name."""
-        self.calls._numbers = secrets.randbelow(10**9)
-        worker = await self.calls.worker()
-        await self.calls.database.execute("UPDATE attempts SET node = 'nowhere'")
-        return worker
-
-
-@pytest.fixture
-async def sweeping(calls: Calls, temporal_client: Client, tmp_path: Path) -> Sweeping:
-    changes = {"data_dir": tmp_path, "secret_key": SecretStr("ab" * 32)}
-    settings = calls.settings.model_copy(update=changes)
-    cache = ObjectCache(calls.database, calls.feed, frozenset({"App", "Function"}))
-    await cache.start()
-    blobs = await open_blob_store(calls.database, settings, calls.clock)
-    resources = build(
-        database=calls.database, writer=calls.writer, objects=calls.objects, cache=cache, feed=calls.feed, kinds=KINDS,
-        hooks={"FunctionCall": calls.hooks}, blob_exists=blobs.exists, settings=settings, clock=calls.clock,
-    )  # fmt: skip
-    engine = Engine(temporal_client, 5.0)
-    attempts = AttemptActivities(calls.writer, calls.rules, calls.clock)
-    departures = Departures(
-        database=calls.database, writer=calls.writer, engine=engine, attempts=attempts, settings=settings,
-        clock=calls.clock,
-    )  # fmt: skip
-    retention = Retention(
-        database=calls.database, cache=cache, deleter=resources.deleter, blobs=blobs, settings=settings,
-        clock=calls.clock,
-    )  # fmt: skip
-    sweeper = Sweeper(
-        database=calls.database, writer=calls.writer, cache=cache, engine=engine, deleter=resources.deleter,
-        departures=departures, attempts=attempts, retention=retention, settings=settings, clock=calls.clock,
-    )  # fmt: skip
-    await calls.function(recovery={"maxAttempts": 3})
-    return Sweeping(calls, sweeper, retention, WorkerQueries(calls.database), temporal_client)
 
 
 async def test_a_worker_that_stops_claiming_is_killed_and_given_up_when_nobody_confirms_it(sweeping: Sweeping) -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import orjson
 import pytest
 
 from controlplane.calls import queries, rows, selection
 from tests.fixtures.calls import Calls
+from tests.fixtures.query_costs import pages_read
 
 if TYPE_CHECKING:
     from controlplane.store.contract import Connection
@@ -34,15 +34,6 @@ async def fill(calls: Calls) -> Connection:
         await connection.execute(QUEUE, function, sessions, started)
         await connection.execute(SESSIONS, function, sessions)
     return connection
-
-
-async def pages_read(connection: Connection, sql: str, arguments: str) -> int:
-    """Pages one execution touches, prepared as the server prepares it (EXPLAIN itself takes no parameters)."""
-    await connection.execute(f"PREPARE asked AS {sql}")
-    [plan] = await connection.fetch(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE asked ({arguments})")
-    await connection.execute("DEALLOCATE asked")
-    root = orjson.loads(plan[0])[0]["Plan"]
-    return int(root["Shared Hit Blocks"]) + int(root["Shared Read Blocks"])
 
 
 LATE = "'2100-01-01'"
