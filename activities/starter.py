@@ -40,8 +40,12 @@ ATTACH_SECONDS_MAX = 60.0
 """A workflow that has not attached by then has lost its activity, or the engine is drowning; it is asked again."""
 
 
+ATTACH_LOOK_SECONDS = 0.2
+"""How long a workflow may take to attach here before SQL is asked whether it did so in another process."""
+
+
 class AttachBoard:
-    """Which started workflows of this process have not attached to their calls yet: what is in flight, truly."""
+    """Which workflows started by this process have not attached to their calls yet: what is in flight, truly."""
 
     def __init__(self) -> None:
         self._pending: dict[str, float] = {}
@@ -60,14 +64,18 @@ class AttachBoard:
         """Whether the call's workflow was started here and is awaited."""
         return uid in self._pending
 
+    def waiting(self, seconds: float) -> list[str]:
+        """Calls whose workflow has been awaited for longer than that."""
+        before = asyncio.get_running_loop().time() - seconds
+        return [uid for uid, since in self._pending.items() if since < before]
+
     def clear(self) -> None:
         """Wait for nothing any more."""
         self._pending.clear()
 
     def overdue(self, seconds: float) -> list[str]:
         """Calls whose workflow should have come; they are forgotten here."""
-        before = asyncio.get_running_loop().time() - seconds
-        late = [uid for uid, since in self._pending.items() if since < before]
+        late = self.waiting(seconds)
         for uid in late:
             del self._pending[uid]
         return late
@@ -107,6 +115,7 @@ class Starter:
         self._wake = asyncio.Event()
         self._starts_wake = board.changed
         self._not_before = 0.0
+        self._look_at = 0.0
         self._waiting = False
         self._after = ("", "", "")
         self._asked_again: deque[str] = deque(maxlen=LOOK_CALLS)
@@ -179,7 +188,9 @@ class Starter:
 
     async def _start_for_ever(self) -> None:
         while True:
-            await _wait(self._starts_wake, QUIET_SECONDS if self._waiting else POLL_SECONDS)
+            hurried = self._waiting or self._board.count
+            await _wait(self._starts_wake, QUIET_SECONDS if hurried else POLL_SECONDS)
+            await self._notice_attached()
             for uid in self._board.overdue(ATTACH_SECONDS_MAX):
                 self._asked_again.append(uid)
             for call in await self._to_decide():
@@ -187,6 +198,16 @@ class Starter:
             for call in await self._to_start():
                 self._spawn(call, urgent=False)
             await asyncio.sleep(LOOK_PAUSE_SECONDS)
+
+    async def _notice_attached(self) -> None:
+        """Take workflows off the board that attached in another process; half of them do when there are two."""
+        now = asyncio.get_running_loop().time()
+        waiting = self._board.waiting(ATTACH_LOOK_SECONDS) if now >= self._look_at else []
+        if not waiting:
+            return
+        self._look_at = now + ATTACH_LOOK_SECONDS
+        for uid in set(waiting) - await self._queries.without_workflow(waiting):
+            self._board.attached(uid)
 
     async def _to_decide(self) -> list[UnstartedCall]:
         """Calls that go on only when their workflow exists."""

@@ -112,6 +112,8 @@ CROSS JOIN LATERAL (
 ORDER BY c.turn, s.number LIMIT $1
 """
 
+_WITHOUT_WORKFLOW = "SELECT uid FROM calls WHERE uid = ANY($1::text[]) AND NOT has_workflow"
+
 # Decisions first: somebody waits for them, and the ends that only the engine has yet to learn may be many.
 _UNREPORTED = """
 SELECT uid, org, project, name, task_token, outcome FROM (
@@ -189,6 +191,10 @@ class CallQueries:
         """Calls without a workflow that need one to go on; they are started before any other."""
         records = await self._database.fetch(_TO_DECIDE, limit)
         return [UnstartedCall(ref=CallRef.from_record(record)) for record in records]
+
+    async def without_workflow(self, uids: Sequence[str]) -> set[str]:
+        """Those of these calls that have a row and no workflow yet."""
+        return {record["uid"] for record in await self._database.fetch(_WITHOUT_WORKFLOW, list(uids))}
 
     async def to_start(self, limit: int, after: tuple[str, str, str] = ("", "", "")) -> StartLook:
         """Calls without a workflow, oldest first in each session and one of each session in turn.

@@ -1,11 +1,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import secrets
 
 import pytest
+from temporalio.client import Client
+from temporalio.service import RPCError
 
+from activities.engine import Engine, call_workflow_id
 from activities.pacing import Pacing, Traffic, TransitionMeter
-from activities.starter import AttachBoard
+from activities.starter import AttachBoard, Starter
+from controlplane.calls.engine import AttachWorkflow
+from tests.fixtures.calls import Calls
+from tests.fixtures.eventually import eventually
 
 
 async def test_a_workflow_is_in_flight_until_it_has_attached() -> None:
@@ -27,6 +35,37 @@ async def test_a_workflow_that_does_not_come_is_forgotten_and_reported_once() ->
     await asyncio.sleep(0)
     assert board.overdue(-1) == ["a"]
     assert board.overdue(-1) == []
+
+
+async def test_workflows_that_attach_in_another_process_leave_room_for_the_next(
+    calls: Calls, temporal_client: Client
+) -> None:
+    calls._numbers = secrets.randbelow(10**9)  # The engine is shared by all tests.
+    await calls.function()
+    refs = [await calls.ref(name) for name in await calls.create(*["s"] * 6)]
+    engine = Engine(temporal_client, 5.0)
+    settings = calls.settings.model_copy(update={"workflow_starts_in_flight_max": 2})
+    starter = Starter(
+        database=calls.database, writer=calls.writer, feed=calls.feed, engine=engine, board=AttachBoard(),
+        settings=settings, clock=calls.clock,
+    )  # fmt: skip
+    running = asyncio.create_task(starter.run())
+
+    async def all_attached_elsewhere() -> bool:
+        waiting = await calls.queries.without_workflow([ref.uid for ref in refs])
+        for ref in refs:
+            if ref.uid in waiting and await engine.call_is_open(ref.uid):
+                await calls.writer.write(AttachWorkflow(ref, b"token"))
+        return not waiting
+
+    try:
+        await eventually(all_attached_elsewhere, within=30)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        for ref in refs:
+            with contextlib.suppress(RPCError):
+                await temporal_client.get_workflow_handle(call_workflow_id(ref.uid)).terminate()
 
 
 def test_the_pace_is_that_of_the_last_second() -> None:

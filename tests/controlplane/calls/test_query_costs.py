@@ -52,6 +52,7 @@ QUESTIONS = {
     "open calls": (rows.OPEN_CALLS.sql, "'{one}'", 600),
     "calls to start": (queries._TO_START, "32, '', '', '', 32", 300),
     "calls to decide": (queries._TO_DECIDE, "32", 20),
+    "calls that were started": (queries._WITHOUT_WORKFLOW, "'{one1,many1,started1}'", 20),
     "unreported outcomes": (queries._UNREPORTED, "32", 20),
     "overdue calls": (queries._OVERDUE, f"{LATE}, {LATE}, 10", 20),
     "orphaned calls": (queries._ORPHANED, "10", 20),
