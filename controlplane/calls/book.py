@@ -45,7 +45,6 @@ class CallBook:
         self._turns: dict[tuple[str, str], int] = {}
         self._closed: set[tuple[str, str]] = set()
         self._charges: dict[str, tuple[CallRow, int]] = {}
-        self._forget_engine = False
         self._empty_queues: set[str] = set()
         self.deferred: list[Deferred] = []
         self.claimable: set[str] = set()
@@ -162,28 +161,18 @@ class CallBook:
             return want.claimant.attempt in alive
         return attempt.claim_seq == want.claim_seq and attempt.finished_at is None and not attempt.draining
 
-    def forget_engine(self) -> None:
-        """Treat every call as one that no workflow knows: the engine's database is a new one."""
-        self._forget_engine = True
-
     async def flush(self, connection: Connection) -> None:
         """Write what is unwritten now, so that another look at a queue finds it."""
         parts = self._take()
         if parts:
             rows = [orjson.dumps(rows).decode() for rows in parts.values()]
             await connection.execute(sql.together(tuple(parts)), *rows)
-        if self._forget_engine:
-            self._forget_engine = False
-            await connection.execute(_FORGET_ENGINE)
 
     def join(self, tx: Tx) -> None:
         """Let what is unwritten be written with the batch."""
         for part, rows in self._take().items():
             for row in rows:
                 tx.join(part, row)
-        if self._forget_engine:
-            self._forget_engine = False
-            tx.execute(_FORGET_ENGINE, ())
 
     def _take(self) -> dict[str, list[Json]]:
         """What is unwritten, as rows of the parts of one statement; it counts as written now."""
@@ -314,5 +303,3 @@ UPDATE attempts a SET
     kill_at = LEAST(a.kill_at, n.kill_at)
 FROM json_populate_recordset(NULL::attempts, $rows) n WHERE a.uid = n.uid
 """
-
-_FORGET_ENGINE = "UPDATE calls SET has_workflow = false, task_token = NULL WHERE has_workflow"

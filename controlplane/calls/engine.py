@@ -16,7 +16,16 @@ from controlplane.calls import transitions
 from controlplane.calls.book import CallBook
 from controlplane.calls.decide import Facts, Finish
 from controlplane.calls.outcomes import end_call, present_document
-from controlplane.calls.rows import CALL_BY_UID, PENDING_STATES, PRIORITY_REOFFERED, CallRef, CallRow, CallState
+from controlplane.calls.rows import (
+    CALL_BY_UID,
+    CALLS_OF_INCARNATION,
+    CALLS_PER_WALK,
+    PENDING_STATES,
+    PRIORITY_REOFFERED,
+    CallRef,
+    CallRow,
+    CallState,
+)
 from controlplane.calls.transitions import Ending
 from controlplane.store.contract import Document, Reads, Tx
 
@@ -194,13 +203,26 @@ class DetachWorkflow:
 
 
 class ForgetEngine:
-    """Treats every call as one without a workflow, because the engine's database is a new one."""
+    """Treats calls as ones without a workflow, because the engine's database is no longer the one known as `was`.
+
+    It takes the next `CALLS_PER_WALK` calls after the uid `after`. The result is where to go on, None at the end. Once
+    another incarnation is known, which is the end of starting over, it finds nothing: calls that were started since
+    keep their workflows.
+    """
+
+    def __init__(self, was: str, after: str = "") -> None:
+        self._argument = f"{was}/{after}"
 
     def reads(self) -> Reads:
-        return Reads()
+        return Reads(loads=((CALLS_OF_INCARNATION, self._argument),))
 
-    def apply(self, tx: Tx) -> None:
-        CallBook.of(tx).forget_engine()
+    def apply(self, tx: Tx) -> str | None:
+        book = CallBook.of(tx)
+        loaded = [CallRow.from_record(record) for record in tx.rows(CALLS_OF_INCARNATION, self._argument)]
+        for row in book.see(loaded):
+            if row.has_workflow:
+                book.save(replace(row, has_workflow=False, task_token=None))
+        return loaded[-1].uid if len(loaded) == CALLS_PER_WALK else None
 
 
 def _row(tx: Tx, ref: CallRef) -> CallRow | None:

@@ -208,6 +208,20 @@ CLAIMANT = Loader(
     as_json=True,
 )
 
+CALLS_PER_WALK = 500
+
+# The lock keeps the incarnation as it is until the commit, so nobody starts workflows in the next one before.
+CALLS_OF_INCARNATION = Loader(
+    "calls after one while the engine is known by an identity",
+    """SELECT k.key, c.*
+    FROM unnest($1::text[]) AS k(key)
+    JOIN engine e ON e.id = 1 AND e.incarnation = split_part(k.key, '/', 1)
+    CROSS JOIN LATERAL (
+        SELECT * FROM calls WHERE uid > split_part(k.key, '/', 2) ORDER BY uid LIMIT $limit
+    ) AS c
+    ORDER BY c.uid FOR SHARE OF e""".replace("$limit", str(CALLS_PER_WALK)),
+)
+
 OPEN_CALLS_PER_READ = 500
 
 OPEN_CALLS = Loader(

@@ -128,7 +128,9 @@ _WITHOUT_WORKFLOW = f"""
 SELECT {COLUMNS} FROM attempts a WHERE a.state <> 'finished' AND NOT a.has_workflow ORDER BY a.created_at LIMIT $1
 """  # noqa: S608
 
-_LIVE_ALL = f"SELECT {COLUMNS} FROM attempts a WHERE a.state <> 'finished' ORDER BY a.created_at LIMIT $1"  # noqa: S608
+_WITH_WORKFLOW = f"""
+SELECT {COLUMNS} FROM attempts a WHERE a.state <> 'finished' AND a.has_workflow ORDER BY a.created_at LIMIT $1
+"""  # noqa: S608
 
 # Only the newest ends matter: one success ends the count, and the count is bounded.
 _ENDS = """
@@ -193,9 +195,9 @@ class WorkerQueries:
         """Uids of Functions that have a live worker, whether they still exist or not."""
         return {record["function_uid"] for record in await self._database.fetch(_FUNCTIONS_WITH_WORKERS)}
 
-    async def all_live(self, limit: int) -> list[WorkerRow]:
-        """Up to `limit` workers that are not finished, oldest first."""
-        return [WorkerRow.from_record(record) for record in await self._database.fetch(_LIVE_ALL, limit)]
+    async def with_workflow(self, limit: int) -> list[WorkerRow]:
+        """Up to `limit` live workers that a workflow looks after, oldest first."""
+        return [WorkerRow.from_record(record) for record in await self._database.fetch(_WITH_WORKFLOW, limit)]
 
     async def without_workflow(self, limit: int) -> list[WorkerRow]:
         """Live workers that no workflow looks after yet."""

@@ -9,9 +9,8 @@ from __future__ import annotations
 from controlplane.store.database import Database
 
 _READ = "SELECT incarnation FROM engine WHERE id = 1"
-_WRITE = """
-INSERT INTO engine (id, incarnation) VALUES (1, $1) ON CONFLICT (id) DO UPDATE SET incarnation = EXCLUDED.incarnation
-"""
+_FIRST = "INSERT INTO engine (id, incarnation) VALUES (1, $1) ON CONFLICT (id) DO NOTHING"
+_REPLACE = "UPDATE engine SET incarnation = $2 WHERE id = 1 AND incarnation = $1"
 
 
 async def known_incarnation(database: Database) -> str | None:
@@ -20,6 +19,11 @@ async def known_incarnation(database: Database) -> str | None:
     return incarnation
 
 
-async def remember_incarnation(database: Database, incarnation: str) -> None:
-    """From now on, our workflows live there."""
-    await database.execute(_WRITE, incarnation)
+async def note_first_incarnation(database: Database, incarnation: str) -> None:
+    """Our first workflows will live there, unless another process has said where."""
+    await database.execute(_FIRST, incarnation)
+
+
+async def replace_incarnation(database: Database, was: str, incarnation: str) -> bool:
+    """From now on, our workflows live there; False when another process has replaced `was` already."""
+    return bool((await database.execute(_REPLACE, was, incarnation)).endswith(" 1"))

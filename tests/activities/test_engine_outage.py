@@ -9,8 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from activities.attempts import AttemptActivities
+from activities.engine import Engine
+from activities.incarnation import EngineKeeper
+from controlplane.calls.engine import MarkStarted
+from controlplane.calls.outcomes import CallRules
+from controlplane.calls.queries import CallQueries
+from controlplane.calls.rows import CallRef
 from controlplane.machinery.kind import Document
-from controlplane.store.incarnation import known_incarnation
+from controlplane.store.incarnation import known_incarnation, note_first_incarnation
 from tests.fixtures.control import ControlWorld, open_world, succeed
 from tests.fixtures.eventually import eventually
 from workers.control import connected
@@ -75,6 +82,30 @@ async def test_a_wiped_engine_loses_no_call_and_runs_none_twice_that_had_ended(w
         assert await known_incarnation(world.core.database) not in (None, before)
         assert [name for name in world.node.ran if name in done] == done
         assert await world.workflow_events(queued) == 11
+
+
+async def test_two_processes_that_notice_it_start_over_once(world: ControlWorld) -> None:
+    core = world.core
+    await world.function(state="Stopped")
+    refs = []
+    for _ in range(3):
+        document = await world.get("FunctionCall", await world.call())
+        assert document is not None
+        metadata = document["metadata"]
+        refs.append(CallRef(uid=metadata["uid"], org="default", project="default", name=metadata["name"]))
+    await core.writer.write(MarkStarted(refs))
+    await note_first_incarnation(core.database, "another database")
+    engine = Engine(await world.client(), 5.0)
+    attempts = AttemptActivities(core.writer, CallRules.from_settings(core.settings), core.clock)
+    keepers = [
+        EngineKeeper(database=core.database, writer=core.writer, engine=engine, attempts=attempts) for _ in range(2)
+    ]
+    await asyncio.gather(*(keeper.keep() for keeper in keepers))
+    assert await known_incarnation(core.database) == await engine.identity()
+    assert await CallQueries(core.database).without_workflow([ref.uid for ref in refs]) == {ref.uid for ref in refs}
+    await core.writer.write(MarkStarted(refs))
+    await keepers[0].keep()
+    assert await CallQueries(core.database).without_workflow([ref.uid for ref in refs]) == set()
 
 
 async def test_a_control_process_waits_for_an_engine_that_is_not_there_yet(world: ControlWorld) -> None:

@@ -19,6 +19,8 @@ from controlplane.calls.engine import (
 )
 from controlplane.calls.queries import SILENT_FROM_THE_START
 from controlplane.calls.recovery import LoseAttempt
+from controlplane.calls.rows import CALLS_PER_WALK
+from controlplane.store.incarnation import note_first_incarnation, replace_incarnation
 from tests.fixtures.calls import Calls, ScriptedWorker, raised, succeeded
 from tests.fixtures.eventually import eventually
 
@@ -167,10 +169,46 @@ async def test_after_the_engine_was_wiped_every_call_is_started_again(calls: Cal
     given = await other.take(4)
     await other.claim(raised(given[2]), succeeded(given[3]), take=0)
     assert (await calls.queries.to_start(10)).calls == []
-    await calls.writer.write(ForgetEngine())
+    await remember(calls, "old")
+    assert await calls.writer.write(ForgetEngine("old")) is None
     assert {found.ref.name for found in (await calls.queries.to_start(10)).calls} == {queued, running, deciding, done}
     assert [found.ref.name for found in await calls.queries.to_decide(10)] == [given[2]]
     assert await calls.queries.unreported(10) == []
+
+
+async def remember(calls: Calls, incarnation: str) -> None:
+    await calls.database.execute("DELETE FROM engine")
+    await note_first_incarnation(calls.database, incarnation)
+
+
+async def test_starting_over_goes_in_pieces_and_may_be_repeated(calls: Calls, worker: ScriptedWorker) -> None:
+    names = await calls.create(*["s"] * (CALLS_PER_WALK + 1))
+    await calls.writer.write(MarkStarted([await calls.ref(name) for name in names]))
+    await remember(calls, "old")
+    after = await calls.writer.write(ForgetEngine("old"))
+    assert after is not None
+    assert await known(calls) == 1
+    # As after a crash: from the beginning again.
+    assert await calls.writer.write(ForgetEngine("old")) == after
+    assert await calls.writer.write(ForgetEngine("old", after)) is None
+    assert await known(calls) == 0
+
+
+async def known(calls: Calls) -> int:
+    count: int = await calls.database.fetchval("SELECT count(*) FROM calls WHERE has_workflow")
+    return count
+
+
+async def test_a_process_that_starts_over_late_forgets_no_call_of_the_new_incarnation(
+    calls: Calls, worker: ScriptedWorker
+) -> None:
+    [name] = await calls.create()
+    await attach(calls, name)
+    await remember(calls, "old")
+    assert await replace_incarnation(calls.database, "old", "new")
+    assert not await replace_incarnation(calls.database, "old", "newer")
+    assert await calls.writer.write(ForgetEngine("old")) is None
+    assert await known(calls) == 1
 
 
 async def test_the_starter_sees_how_a_call_without_a_workflow_ended(calls: Calls, worker: ScriptedWorker) -> None:
