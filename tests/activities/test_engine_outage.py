@@ -23,6 +23,9 @@ from tests.fixtures.eventually import eventually
 from workers.control import connected
 from workers.engines.temporal import EmbeddedTemporal
 
+COMPLETE = (5, 11)
+"""Events of a workflow that ended: told the end at its start, or by its activity. It depends on who was quicker."""
+
 
 @pytest.fixture
 async def world(database_url: str, tmp_path: Path) -> AsyncIterator[ControlWorld]:
@@ -50,7 +53,7 @@ async def test_calls_run_and_end_without_the_engine_and_their_workflows_follow(w
         assert await world.open_rows() == 1
         await world.temporal.start()
         await eventually(lambda: _without_rows(world), within=60)
-        assert await world.workflow_events(name) == 11
+        assert await world.workflow_events(name) in COMPLETE
 
 
 async def test_a_wiped_engine_loses_no_call_and_runs_none_twice_that_had_ended(world: ControlWorld) -> None:
@@ -81,7 +84,7 @@ async def test_a_wiped_engine_loses_no_call_and_runs_none_twice_that_had_ended(w
         await eventually(lambda: _without_rows(world), within=60)
         assert await known_incarnation(world.core.database) not in (None, before)
         assert [name for name in world.node.ran if name in done] == done
-        assert await world.workflow_events(queued) == 11
+        assert await world.workflow_events(queued) in COMPLETE
 
 
 async def test_two_processes_that_notice_it_start_over_once(world: ControlWorld) -> None:
