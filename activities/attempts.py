@@ -1,7 +1,6 @@
 """The activity that ends a worker: give its calls back, close its row, object and token.
 
-The process is gone when this runs, or nobody can reach it, so its calls may run elsewhere from the same commit on. The
-calls come first: once the row is closed, nothing would look for them.
+The process is gone when this runs, or nobody can reach it, so its calls may run elsewhere from the same commit on.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from controlplane.calls.recovery import LoseAttempt
 from controlplane.capacity.attempts import CloseAttempt
 from controlplane.capacity.endings import AttemptEnd, WorkerEnd
 from controlplane.clock import Clock
-from controlplane.store.contract import Key
+from controlplane.store.contract import Key, Reads, Tx
 from controlplane.store.writer import Writer
 
 _UNSEEN = frozenset({NODE_LOST, NODE_RESTARTED})
@@ -45,12 +44,31 @@ class AttemptActivities:
     async def settle(self, key: Key, epoch: int, end: WorkerEnd) -> AttemptEnd | None:
         """The same for a worker that has no workflow to do it."""
         ended_at: datetime | None = None if end.outcome in _UNSEEN else self._clock.now()
-        # One after the other, though they would fit one commit: a close without the loss would leave calls with a
-        # worker that nobody looks at any more. Whoever settles repeats both.
-        await self._writer.write(LoseAttempt(key.name, epoch, ended_at, self._rules))
-        return await self._writer.write(CloseAttempt(key, end))
+        return await self._writer.write(
+            _SettleAttempt(LoseAttempt(key.name, epoch, ended_at, self._rules), CloseAttempt(key, end))
+        )
 
     @property
     def all(self) -> Sequence[Callable[..., Any]]:
         """What a worker registers."""
         return [self.settle_attempt]
+
+
+class _SettleAttempt:
+    """The loss of a worker and its close, in one change.
+
+    With the close alone committed, nothing would look for its calls any more; with the loss alone, a start that failed
+    would not count yet and the next one would come without a pause.
+    """
+
+    def __init__(self, lose: LoseAttempt, close: CloseAttempt) -> None:
+        self._lose = lose
+        self._close = close
+
+    def reads(self) -> Reads:
+        lose, close = self._lose.reads(), self._close.reads()
+        return Reads(keys=(*lose.keys, *close.keys), loads=(*lose.loads, *close.loads))
+
+    def apply(self, tx: Tx) -> AttemptEnd | None:
+        self._lose.apply(tx)
+        return self._close.apply(tx)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+from activities.attempts import AttemptActivities
 from activities.departures import attempt_input
 from activities.engine import Engine, attempt_workflow_id
 from controlplane.calls.engine import AttachWorkflow, MarkReported
@@ -85,6 +86,23 @@ async def test_an_ephemeral_app_outlives_an_outage_for_as_long_as_its_client_may
     assert await sweep()
     calls.clock.advance(2)
     assert not await sweep()
+
+
+async def test_a_worker_is_closed_in_the_commit_that_gives_its_calls_back(sweeping: Sweeping) -> None:
+    calls = sweeping.calls
+    [name] = await calls.create()
+    worker = await sweeping.worker()
+    await worker.take()
+    batches, mutations = calls.writer.stats.batches, calls.writer.stats.mutations
+    key = Key("Attempt", ORG, PROJECT, worker.claimant.attempt)
+    end = WorkerEnd(outcome="Exited", exit_code=1)
+    settle = AttemptActivities(calls.writer, calls.rules, calls.clock).settle
+    assert await settle(key, worker.claimant.epoch, end) == await settle(key, worker.claimant.epoch, end)
+    assert calls.writer.stats.batches - batches == calls.writer.stats.mutations - mutations == 2
+    row = await calls.attempt(worker)
+    assert (row["state"], row["reason"]) == ("finished", "CustomerExit")
+    status = await calls.status(name)
+    assert (status["phase"], status["recoveries"]) == ("Recovering", 1)
 
 
 async def test_a_call_past_its_deadline_and_grace_ends_and_its_worker_is_condemned(sweeping: Sweeping) -> None:
