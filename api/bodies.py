@@ -6,13 +6,23 @@ themselves. `controlplane/machinery/validation.py` turns the bytes into a docume
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from starlette.requests import Request
 
 from controlplane.errors import ApiError, Reason
 
 
-async def read_body(request: Request, bytes_max: int, too_large: Reason = Reason.REQUEST_ENTITY_TOO_LARGE) -> bytes:
-    """The whole body; 413 as soon as it is known to be larger than `bytes_max`, 415 when it is compressed."""
+async def read_body(
+    request: Request,
+    bytes_max: int,
+    too_large: Reason = Reason.REQUEST_ENTITY_TOO_LARGE,
+    count: Callable[[int], None] | None = None,
+) -> bytes:
+    """The whole body; 413 as soon as it is known to be larger than `bytes_max`, 415 when it is compressed.
+
+    `count` is told the size of each piece before it is kept, and may raise to keep no more.
+    """
     encoding = request.headers.get("content-encoding", "identity")
     if encoding != "identity":
         raise ApiError(
@@ -27,6 +37,8 @@ async def read_body(request: Request, bytes_max: int, too_large: Reason = Reason
         size += len(chunk)
         if size > bytes_max:
             raise _too_large(too_large, bytes_max)
+        if count is not None:
+            count(len(chunk))
         chunks.append(chunk)
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 

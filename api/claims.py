@@ -1,29 +1,43 @@
 """`POST …/functions/{name}/claims`: a worker reports, says what it runs, and waits for more.
 
-The hot path of the product: the caller's token names the worker, the body is read once, one commit applies it and
-hands out calls, and only a claim that found nothing to do is held. The rules are in `controlplane/calls/`. A worker
-repeats a claim that fails with 429 or 5xx and ends itself for 401, 403 and 404, so those mean what they say.
+The hot path of the product: the caller's token names the worker, the body is read once (`claim_intake.py` bounds how
+much of that goes on), one commit applies it and hands out calls, and only a claim that found nothing to do is held. The
+rules are in `controlplane/calls/`. A worker repeats a claim that fails with 429 or 5xx and ends itself for 401, 403 and
+404, so those mean what they say.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
 from api.bodies import read_body
+from api.claim_intake import ClaimIntake
 from api.deps import Target
-from controlplane.calls.claims import ClaimMutation
+from controlplane.calls.claims import ClaimAnswer, ClaimMutation
 from controlplane.calls.outcomes import CallRules
-from controlplane.calls.reports import BlobPresence, ClaimBody, Redactor, ReportLimits, parse_claim, prepare_reports
+from controlplane.calls.reports import BlobPresence, Redactor, ReportLimits, parse_claim, prepare_reports
 from controlplane.calls.waiting import WaitingClaims
 from controlplane.calls.wants import Claimant, Want, WantAnswer
 from controlplane.errors import ApiError, Reason
-from controlplane.identity.principal import Principal
+from controlplane.identity.principal import AttemptBinding, Principal
 from controlplane.settings import Settings
 from controlplane.store.writer import Writer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Applied:
+    """A claim that is committed, without what it reported: that may be large, and the claim may be held for long."""
+
+    answer: ClaimAnswer
+    want: Want | None
+    wait_seconds: float
+    draining: bool
 
 
 class ClaimsRoute:
@@ -40,7 +54,8 @@ class ClaimsRoute:
     ) -> None:
         self._writer = writer
         self._waiting = waiting
-        self._body_bytes_max = settings.claim_body_bytes_max
+        self._intake = ClaimIntake(settings.claims_buffered_bytes_max)
+        self._body_seconds_max = settings.claim_body_seconds_max
         self._rules = CallRules.from_settings(settings)
         self._limits = ReportLimits.from_settings(settings)
         self._blob_present = blob_present
@@ -48,9 +63,19 @@ class ClaimsRoute:
 
     async def __call__(self, request: Request, caller: Principal, target: Target) -> Response:
         """Answer one claim, at once or when there is work, at the latest after its own `wait`."""
-        claimant = _claimant(caller, target)
+        binding = _binding(caller, target)
+        with self._intake.entry(binding.attempt) as count:
+            applied = await self._apply(request, caller.org, binding, count)
+        answer = await self._answer(request, applied)
+        return Response(orjson.dumps({"calls": answer.calls, "cancel": answer.cancel}), media_type="application/json")
+
+    async def _apply(
+        self, request: Request, org: str, binding: AttemptBinding, count: Callable[[int], None]
+    ) -> Applied:
+        """Read the claim and commit it, with the wish it makes."""
+        claimant = _claimant(org, binding)
         body = await prepare_reports(
-            parse_claim(await read_body(request, self._body_bytes_max), self._limits),
+            parse_claim(await self._read(request, binding, count), self._limits, binding.concurrency),
             org=claimant.org,
             project=claimant.project,
             function_uid=claimant.function_uid,
@@ -58,26 +83,36 @@ class ClaimsRoute:
             blob_present=self._blob_present,
             redactor=self._redactor,
         )
-        answer = await self._claim(request, claimant, body)
-        return Response(orjson.dumps({"calls": answer.calls, "cancel": answer.cancel}), media_type="application/json")
-
-    async def _claim(self, request: Request, claimant: Claimant, body: ClaimBody) -> WantAnswer:
         want = Want(claimant, body.calls_max, body.running) if body.calls_max > 0 and not body.draining else None
         if want is not None:
             want.hold = body.wait_seconds > 0
         try:
-            applied = await self._writer.write(ClaimMutation(claimant, body, want, self._rules))
+            answer = await self._writer.write(ClaimMutation(claimant, body, want, self._rules))
         except BaseException:
             if want is not None:
                 self._waiting.abandon(want)
             raise
+        return Applied(answer=answer, want=want, wait_seconds=body.wait_seconds, draining=body.draining)
+
+    async def _read(self, request: Request, binding: AttemptBinding, count: Callable[[int], None]) -> bytes:
+        """The body, no larger than what this worker can have to tell, and not for longer than a worker waits."""
+        try:
+            async with asyncio.timeout(self._body_seconds_max):
+                return await read_body(request, self._limits.body_bytes_max(binding.concurrency), count=count)
+        except TimeoutError:
+            raise ApiError(
+                Reason.TIMEOUT, f"the body of the claim did not come within {self._body_seconds_max:g} s"
+            ) from None
+
+    async def _answer(self, request: Request, applied: Applied) -> WantAnswer:
         given = WantAnswer(calls=[], cancel=[])
-        if want is not None and not applied.draining:
-            given = await self._given(request, want, 0.0 if applied.cancel else body.wait_seconds)
-        elif applied.draining and not body.draining and not applied.cancel:
+        cancel = applied.answer.cancel
+        if applied.want is not None and not applied.answer.draining:
+            given = await self._given(request, applied.want, 0.0 if cancel else applied.wait_seconds)
+        elif applied.answer.draining and not applied.draining and not cancel:
             # It will be told to stop in a moment; an empty answer at once would make it ask again at once.
-            await self._until_gone(request, body.wait_seconds)
-        return WantAnswer(calls=given.calls, cancel=sorted({*applied.cancel, *given.cancel}))
+            await self._until_gone(request, applied.wait_seconds)
+        return WantAnswer(calls=given.calls, cancel=sorted({*cancel, *given.cancel}))
 
     async def _given(self, request: Request, want: Want, seconds: float) -> WantAnswer:
         """What the want was given in its own commit, or within `seconds`."""
@@ -96,7 +131,7 @@ class ClaimsRoute:
         gone.cancel()
 
 
-def _claimant(caller: Principal, target: Target) -> Claimant:
+def _binding(caller: Principal, target: Target) -> AttemptBinding:
     """The worker behind the token. A fenced worker's 404 and a stranger's 403 both end the process that asks."""
     binding = caller.binding
     if binding is None or (binding.project, binding.function) != (target.project, target.name):
@@ -107,8 +142,12 @@ def _claimant(caller: Principal, target: Target) -> Claimant:
         )
     if caller.revoked:
         raise ApiError(Reason.NOT_FOUND, "this worker was replaced", subject=("attempts", binding.attempt), fix="Exit.")
+    return binding
+
+
+def _claimant(org: str, binding: AttemptBinding) -> Claimant:
     return Claimant(
-        org=caller.org,
+        org=org,
         project=binding.project,
         function=binding.function,
         function_uid=binding.function_uid,

@@ -51,6 +51,15 @@ class Settings(BaseSettings):
     claim_body_bytes_max: int = Field(
         default=96 << 20, description="Claims carry up to 1,000 results of 64 KiB in base64; one worker's worst case."
     )
+    claim_text_bytes_max: int = Field(
+        default=8 << 20, description="Room in a claim beyond its results: the SDK's worker cuts no exception's text."
+    )
+    claim_body_seconds_max: float = Field(
+        default=20.0, description="A claim's body must have come by then; a worker that waits longer has claimed again."
+    )
+    claims_buffered_bytes_max: int = Field(
+        default=256 << 20, description="Bodies of claims in memory at once in a process; beyond it they get 429."
+    )
     watch_seconds_max: int = Field(
         default=3600, description="A watch is ended after this long, with jitter (R-WATCH-8)."
     )

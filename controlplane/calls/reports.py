@@ -31,6 +31,12 @@ Json = TypeVar("Json", list[Any], int, bool)
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _BLOB = re.compile(r"sha256:[0-9a-f]{64}")
 _ENCODINGS = ("Pickle", "JSON")
+_RECORD_BYTES_MAX = 1_024
+"""A completion record without its payload, and its call's place in `running`."""
+_RECORD_VALUES_MAX = 16
+_ENVELOPE_VALUES_MAX = 64
+# Always matches where a quote stands, and never gives back what it took, so its time is linear in any text.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +48,8 @@ class ReportLimits:
     error_traceback_bytes_max: int
     calls_max: int
     wait_seconds_max: int
+    claim_bytes_max: int
+    claim_text_bytes_max: int
 
     @classmethod
     def from_settings(cls, settings: Settings) -> ReportLimits:
@@ -52,7 +60,14 @@ class ReportLimits:
             error_traceback_bytes_max=settings.error_traceback_bytes_max,
             calls_max=settings.dispatch_calls_max,
             wait_seconds_max=settings.claim_wait_seconds_max,
+            claim_bytes_max=settings.claim_body_bytes_max,
+            claim_text_bytes_max=settings.claim_text_bytes_max,
         )
+
+    def body_bytes_max(self, concurrency: int) -> int:
+        """The largest claim of a worker that runs so many calls at once: an inline result of each, and some text."""
+        results = concurrency * (base64_length(self.inline_bytes_max) + _RECORD_BYTES_MAX)
+        return min(self.claim_bytes_max, self.claim_text_bytes_max + results)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,18 +105,19 @@ class Redactor(Protocol):
     async def __call__(self, function_uid: str) -> Redact: ...
 
 
-def parse_claim(body: bytes, limits: ReportLimits) -> ClaimBody:
-    """A claim from its JSON body; an empty body is an empty claim.
+def parse_claim(body: bytes, limits: ReportLimits, concurrency: int) -> ClaimBody:
+    """A claim from its JSON body; an empty body is an empty claim. The worker runs `concurrency` calls at once.
 
     Raises ApiError BAD_REQUEST when the body is not a JSON object and INVALID when a member of the envelope has the
-    wrong type. Completion records that cannot be read become reports that fail their call, or are dropped when they
-    name none.
+    wrong type or more entries than the worker has calls. Completion records that cannot be read become reports that
+    fail their call, or are dropped when they name none.
     """
     if not body.strip():
         return ClaimBody()
+    _check_values(body, concurrency)
     claim = _decode(body)
-    completed = _member(claim, "completed", list, [])
-    running = _member(claim, "running", list, [])
+    completed = _entries(claim, "completed", concurrency)
+    running = _entries(claim, "running", concurrency)
     reports = [_report(record, limits) for record in completed if isinstance(record, dict)]
     return ClaimBody(
         # A worker that repeats a call in one claim contradicts itself; its first word counts.
@@ -140,6 +156,24 @@ async def prepare_reports(
     return replace(body, completed=tuple(prepared))
 
 
+def _check_values(body: bytes, concurrency: int) -> None:
+    """Refuse a body with many more values than a claim of this worker can have, before each becomes an object.
+
+    An empty array takes three bytes of a body and fifty of memory. Commas and brackets inside strings, where tracebacks
+    have many, do not count; they are only told apart when there are too many of both.
+    """
+    values_max = _ENVELOPE_VALUES_MAX + concurrency * _RECORD_VALUES_MAX
+    if _values(body) > values_max and _values(_STRING.sub(b"", body)) > values_max:
+        raise ApiError(
+            Reason.BAD_REQUEST,
+            f"the claim must have at most {values_max} values, which is plenty for the {concurrency} calls of its worker",
+        )
+
+
+def _values(text: bytes) -> int:
+    return text.count(b",") + text.count(b"[") + text.count(b"{")
+
+
 def _decode(body: bytes) -> dict[str, Any]:
     try:
         claim = orjson.loads(body)
@@ -164,6 +198,15 @@ def _member(claim: dict[str, Any], name: str, kind: type[Json], default: Json) -
     return value
 
 
+def _entries(claim: dict[str, Any], name: str, entries_max: int) -> list[Any]:
+    entries = _member(claim, name, list, [])
+    if len(entries) > entries_max:
+        raise _envelope_error(
+            name, f"must have at most {entries_max} entries, the calls this worker runs at once, not {len(entries)}"
+        )
+    return entries
+
+
 _JSON_TYPES: Mapping[type, str] = {list: "array", int: "integer", bool: "boolean"}
 
 
@@ -183,6 +226,11 @@ def _envelope_error(field: str, message: str) -> ApiError:
     return ApiError(
         Reason.INVALID, f"the claim is invalid: {field}: {message}", causes=(FieldCause(field=field, message=message),)
     )
+
+
+def base64_length(size: int) -> int:
+    """The characters of so many bytes in base64."""
+    return 4 * -(-size // 3)
 
 
 def _report(record: dict[str, Any], limits: ReportLimits) -> Report | None:
@@ -219,7 +267,7 @@ def _success(call: str, result: object, limits: ReportLimits) -> Report:
 
 
 def _inline(call: str, encoding: str, inline: str, limits: ReportLimits) -> Report:
-    if len(inline) > 4 * (limits.inline_bytes_max // 3 + 1):
+    if len(inline) > base64_length(limits.inline_bytes_max):
         return _too_large(call, limits)
     try:
         content = base64.b64decode(inline, validate=True)

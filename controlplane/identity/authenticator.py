@@ -29,7 +29,7 @@ Value = TypeVar("Value")
 # A finished attempt or a newer epoch ends a token without anybody having to revoke it.
 LOOK_UP = """
 SELECT t.kind, t.org, t.principal, t.name, t.project, t.function, t.function_uid, t.attempt, t.epoch,
-       t.scopes, t.projects, t.expires_at,
+       t.scopes, t.projects, t.expires_at, coalesce(a.concurrency, 1) AS concurrency,
        t.revoked_at IS NOT NULL
            OR (t.kind = 'attempt' AND (a.uid IS NULL OR a.finished_at IS NOT NULL OR a.epoch <> t.epoch)) AS revoked
 FROM tokens t LEFT JOIN attempts a ON a.uid = t.attempt WHERE t.hash = $1
@@ -146,6 +146,7 @@ def _principal_of(row: asyncpg.Record) -> Principal:
                 function_uid=row["function_uid"],
                 attempt=row["attempt"],
                 epoch=row["epoch"],
+                concurrency=row["concurrency"],
             ),
             revoked=row["revoked"],
         )

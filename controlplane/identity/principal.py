@@ -28,6 +28,8 @@ class AttemptBinding:
     function_uid: str
     attempt: str
     epoch: int
+    concurrency: int
+    """How many calls the worker runs at once; no claim of it has more to tell."""
 
 
 @dataclass(frozen=True, kw_only=True)

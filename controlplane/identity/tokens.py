@@ -37,16 +37,17 @@ VALUES ($1, 'apikey', $2, $3, $4, $5, $6, $7, $8)
 # needed against the attempt's end: a look-up compares the two.
 MINT = """
 WITH live AS (
-    SELECT uid, org, project, function, function_uid, epoch FROM attempts
+    SELECT uid, org, project, function, function_uid, epoch, concurrency FROM attempts
     WHERE uid = $1 AND epoch = $2 AND finished_at IS NULL
 ), replaced AS (
     DELETE FROM tokens WHERE attempt IN (SELECT uid FROM live)
+), minted AS (
+    INSERT INTO tokens (hash, kind, org, principal, name, project, function, function_uid, attempt, epoch,
+                        scopes, projects, created_at)
+    SELECT $3, 'attempt', org, uid, uid, project, function, function_uid, uid, epoch, $4::text[], ARRAY[project], $5
+    FROM live
 )
-INSERT INTO tokens (hash, kind, org, principal, name, project, function, function_uid, attempt, epoch,
-                    scopes, projects, created_at)
-SELECT $3, 'attempt', org, uid, uid, project, function, function_uid, uid, epoch, $4::text[], ARRAY[project], $5
-FROM live
-RETURNING project, function, function_uid
+SELECT project, function, function_uid, concurrency FROM live
 """
 REVOKE_ATTEMPT = "UPDATE tokens SET revoked_at = $2 WHERE attempt = $1 AND revoked_at IS NULL"
 """Ends the token of an attempt (uid, time) before the attempt itself ends; afterwards it is ended anyway, because a
@@ -93,6 +94,7 @@ async def mint_attempt_token(
         function_uid=row["function_uid"],
         attempt=attempt,
         epoch=epoch,
+        concurrency=row["concurrency"],
     )
     return token, binding
 

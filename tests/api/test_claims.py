@@ -6,57 +6,14 @@ import asyncio
 import hashlib
 import secrets
 import time
-from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
 import pytest
 
-from controlplane.identity.tokens import TokenHasher, mint_attempt_token
-from controlplane.ids import new_uid
 from tests.fixtures.app import CALL, PICKLE, ServedApi
 from tests.fixtures.calls import succeeded
 from tests.fixtures.eventually import eventually
-
-
-@dataclass
-class HttpWorker:
-    """A worker that speaks over HTTP with its attempt's token."""
-
-    api: ServedApi
-    attempt: str
-    token: str
-    function: str
-    running: set[str] = field(default_factory=set)
-
-    async def post(self, body: Any, **request: Any) -> httpx.Response:
-        path = f"{self.api.path}/functions/{self.function}/claims"
-        headers = {"Authorization": f"Bearer {self.token}"}
-        return await self.api.client.post(path, json=body, headers=headers, **request)
-
-    async def claim(self, *records: dict[str, Any], take: int = 1, wait: str = "0s") -> dict[str, Any]:
-        self.running -= {record["call"] for record in records}
-        body = {"completed": records, "running": sorted(self.running), "max": take, "wait": wait, "draining": False}
-        response = await self.post(body, timeout=45)
-        assert response.status_code == 200, response.text
-        answer: dict[str, Any] = response.json()
-        self.running |= {call["id"] for call in answer["calls"]}
-        return answer
-
-
-async def start_worker(api: ServedApi, function: str = "f") -> HttpWorker:
-    core = api.core
-    owner = (await api.client.get(f"{api.path}/functions/{function}")).json()
-    uid = new_uid("att")
-    await core.database.execute(
-        "INSERT INTO attempts (uid, org, project, function, function_uid, slot, epoch, pool, state, concurrency, "
-        "created_at) VALUES ($1, 'default', $2, $3, $4, '0', 1, 'p', 'starting', 1, now())",
-        uid, api.project_name, function, owner["metadata"]["uid"],
-    )  # fmt: skip
-    hasher = TokenHasher(core.settings.secret_key)
-    minted = await mint_attempt_token(core.database, hasher, attempt=uid, epoch=1, now=core.clock.now())
-    assert minted is not None
-    return HttpWorker(api, uid, minted[0], function)
+from tests.fixtures.http_worker import start_worker
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import time
 from typing import Any
 
 import orjson
@@ -21,12 +22,15 @@ LIMITS = ReportLimits(
     error_traceback_bytes_max=65_536,
     calls_max=1_000,
     wait_seconds_max=30,
+    claim_bytes_max=96 << 20,
+    claim_text_bytes_max=8 << 20,
 )
+CONCURRENCY = 1_000
 DIGEST = "ab" * 32
 
 
 def parsed(**claim: Any) -> ClaimBody:
-    return parse_claim(orjson.dumps(claim), LIMITS)
+    return parse_claim(orjson.dumps(claim), LIMITS, CONCURRENCY)
 
 
 def inline(content: bytes) -> dict[str, str]:
@@ -56,7 +60,7 @@ async def prepared(body: ClaimBody, **parts: Any) -> ClaimBody:
 
 @pytest.mark.parametrize("body", [b"", b"  ", b"{}"])
 def test_an_empty_claim_wants_nothing(body: bytes) -> None:
-    assert parse_claim(body, LIMITS) == ClaimBody()
+    assert parse_claim(body, LIMITS, CONCURRENCY) == ClaimBody()
 
 
 def test_the_envelope_is_read() -> None:
@@ -67,7 +71,7 @@ def test_the_envelope_is_read() -> None:
 @pytest.mark.parametrize("body", [b"[]", b"nonsense", b'"text"', b"[" * 100_000])
 def test_what_is_no_json_object_is_a_bad_request(body: bytes) -> None:
     with pytest.raises(ApiError) as refusal:
-        parse_claim(body, LIMITS)
+        parse_claim(body, LIMITS, CONCURRENCY)
     assert refusal.value.reason is Reason.BAD_REQUEST
 
 
@@ -186,7 +190,7 @@ async def test_any_error_record_becomes_type_and_message(error: object) -> None:
 
 def test_a_lone_surrogate_in_an_exception_does_not_cost_the_worker_its_claim() -> None:
     body = rb'{"completed":[{"call":"c","outcome":"RemoteError","error":{"type":"E","message":"a\ud800b"}}],"max":1}'
-    claim = parse_claim(body, LIMITS)
+    claim = parse_claim(body, LIMITS, CONCURRENCY)
     [report] = claim.completed
     assert report.error == {"type": "E", "message": "a�b"}
     assert orjson.dumps(report.error)
@@ -215,7 +219,35 @@ def test_no_record_ever_makes_a_claim_fail(completed: list[Any], running: list[A
         body = orjson.dumps({"completed": completed, "running": running, "max": 1})
     except TypeError:
         return  # text or numbers that JSON cannot carry
-    claim = parse_claim(body, LIMITS)
+    claim = parse_claim(body, LIMITS, CONCURRENCY)
     assert claim.calls_max == 1
     for report in claim.completed:
         assert (report.cause is Cause.BAD_RESULT) == bool(report.reason)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"completed":[' + b"[]," * 200 + b"[]]}", b'{"x":{' + b'"a":{},' * 200 + b'"a":0}}', b'{"x":"' + b"[" * 99],
+)
+def test_a_claim_of_more_values_than_its_worker_has_to_tell_is_not_decoded(body: bytes) -> None:
+    with pytest.raises(ApiError) as refusal:
+        parse_claim(body, LIMITS, 1)
+    assert refusal.value.reason is Reason.BAD_REQUEST
+
+
+def test_commas_and_brackets_in_texts_are_no_values() -> None:
+    text = r"[{, \" \\" * 10_000
+    claim = parse_claim(
+        orjson.dumps({"completed": [{"call": "c", "outcome": "RemoteError", "error": {"message": text}}]}), LIMITS, 1
+    )
+    [report] = claim.completed
+    assert report.error is not None
+    assert report.error["message"] == text
+
+
+@pytest.mark.parametrize("body", [b'"' + rb"\"" * 2_000_000, b'"\\' * 2_000_000, b"[" * 4_000_000, b'",' * 2_000_000])
+def test_counting_values_takes_no_more_than_linear_time(body: bytes) -> None:
+    began = time.process_time()
+    with pytest.raises(ApiError):
+        parse_claim(body, LIMITS, 1)
+    assert time.process_time() - began < 2

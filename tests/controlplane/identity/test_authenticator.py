@@ -195,7 +195,7 @@ async def test_a_workers_token_is_bound_to_its_attempt(plane: Plane) -> None:
     principal = await plane.authenticate(bearer(await mint(plane, epoch=3)))
     assert principal.kind is PrincipalKind.ATTEMPT
     assert principal.binding == AttemptBinding(
-        project="default", function="f", function_uid="fn_1", attempt="att-1", epoch=3
+        project="default", function="f", function_uid="fn_1", attempt="att-1", epoch=3, concurrency=1
     )
     assert principal.projects == {"default"}
     assert not principal.revoked

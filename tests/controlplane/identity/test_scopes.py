@@ -19,7 +19,7 @@ from controlplane.identity.scopes import (
 )
 from controlplane.machinery.kind import Verb
 
-BINDING = AttemptBinding(project="default", function="f", function_uid="fn_1", attempt="att-1", epoch=1)
+BINDING = AttemptBinding(project="default", function="f", function_uid="fn_1", attempt="att-1", epoch=1, concurrency=1)
 WORKER = Principal(
     kind=PrincipalKind.ATTEMPT,
     org="default",
