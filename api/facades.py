@@ -18,7 +18,6 @@ from api.deps import Deps, principal
 from api.watch import is_watch
 from controlplane.admission import PROJECT_KIND
 from controlplane.errors import ApiError, Reason
-from controlplane.identity.principal import Principal
 from controlplane.identity.scopes import require
 from controlplane.machinery.kind import API_VERSION, Document, Verb
 from controlplane.machinery.selectors import FieldTerm, parse_fields, parse_labels
@@ -58,10 +57,11 @@ class FacadeRoutes:
             project="",
             labels=parse_labels(request.query_params.get("labelSelector", "")),
             fields=parse_fields(request.query_params.get("fieldSelector", ""), kind),
+            projects=caller.project_limit,
+            project_field=kind.project_field,
         )
         page, found = await self._list(request, selection)
-        visible = [_namespace(project) for project in found if caller.sees_project(project["metadata"]["name"])]
-        return _core_list("NamespaceList", visible, page)
+        return _core_list("NamespaceList", [_namespace(project) for project in found], page)
 
     async def namespace(self, request: Request) -> Response:
         """One project as a core/v1 Namespace."""
@@ -84,8 +84,11 @@ class FacadeRoutes:
         fields = parse_fields(request.query_params.get("fieldSelector", ""), kind)
         if project is not None:
             fields = (*fields, FieldTerm("involvedObject.namespace", True, project))
-        page, found = await self._list(request, Selection(kind.kind, caller.org, "", fields=fields))
-        return _core_list("EventList", [_core_event(event) for event in found if _is_visible(caller, event)], page)
+        selection = Selection(
+            kind.kind, caller.org, "", fields=fields, projects=caller.project_limit, project_field=kind.project_field
+        )
+        page, found = await self._list(request, selection)
+        return _core_list("EventList", [_core_event(event) for event in found], page)
 
     async def metrics(self, request: Request) -> Response:
         """An empty vector: workers are not metered by the second, so `top` shows what an object's status tells."""
@@ -118,11 +121,6 @@ def _namespace(project: Document) -> Document:
         "spec": {"finalizers": ["kubernetes"]},
         "status": {"phase": "Terminating" if terminating else "Active"},
     }
-
-
-def _is_visible(caller: Principal, event: Document) -> bool:
-    project = event["involvedObject"].get("namespace")
-    return project is None or caller.sees_project(project)
 
 
 def _core_event(event: Document) -> Document:

@@ -21,9 +21,10 @@ from api.negotiation import Accepted, BodyType, body_type, negotiate, patch_type
 from api.options import create_options, delete_options, dry_run
 from api.rendering import Renderer, pretty
 from api.watch import is_watch, watch_response
-from controlplane.errors import ApiError, Cause, Reason
+from controlplane.errors import ApiError, Cause, Reason, not_found
 from controlplane.identity.principal import Principal
 from controlplane.identity.scopes import require
+from controlplane.machinery.documents import value_at
 from controlplane.machinery.kind import API_VERSION, Document, Kind, Scope, Verb
 from controlplane.machinery.patch import json_patch, merge_patch
 from controlplane.machinery.selectors import parse_fields, parse_labels
@@ -97,7 +98,7 @@ class ResourceRoutes:
         key = _key(target, caller)
         match verb:
             case Verb.GET:
-                return await self._get(request, renderer, key)
+                return await self._get(request, renderer, caller, target)
             case Verb.DELETE:
                 options = delete_options(request.query_params, await self._raw_body(request))
                 return _written(request, renderer, await self._resources.deleter.delete(key, options))
@@ -120,7 +121,7 @@ class ResourceRoutes:
                 raise _not_allowed(method, f"{target.kind.plural}/status, which the server writes")
             await self._authorise(caller, target, Verb.GET)
             renderer = self._renderer(request, target.kind, negotiate(request.headers.get("accept", "")))
-            return await self._get(request, renderer, _key(target, caller))
+            return await self._get(request, renderer, caller, target)
         if any(known[:2] == (target.kind.plural, target.subresource) for known in self._subresources):
             raise _not_allowed(method, f"{target.kind.plural}/{target.subresource}")
         raise ApiError(
@@ -129,10 +130,12 @@ class ResourceRoutes:
             f'"{target.subresource}"',
         )
 
-    async def _get(self, request: Request, renderer: Renderer, key: Key) -> Response:
-        document = await self._resources.reader.get(key)
-        etag = f'"{orjson.loads(document)["metadata"]["resourceVersion"]}"'
-        return _answer(request, renderer.one(document), etag=etag)
+    async def _get(self, request: Request, renderer: Renderer, caller: Principal, target: Target) -> Response:
+        content = await self._resources.reader.get(_key(target, caller))
+        document = orjson.loads(content)
+        if not caller.all_projects and value_at(document, target.kind.project_field) not in caller.projects:
+            raise not_found(target.kind.plural, target.name)
+        return _answer(request, renderer.one(content), etag=f'"{document["metadata"]["resourceVersion"]}"')
 
     async def _create(self, request: Request, caller: Principal, target: Target, accepted: Accepted) -> Response:
         content = await self._raw_body(request)
@@ -192,8 +195,15 @@ class ResourceRoutes:
         return _answer(request, answer.body)
 
     async def _authorise(self, caller: Principal, target: Target, verb: Verb) -> None:
-        """403 unless the caller may; 404 when the project does not exist."""
-        require(caller, target.kind.scope_resource, verb, target.project or None)
+        """403 unless the caller may; 404 when the project does not exist, or an object is of one it may not see."""
+        require(caller, target.kind.scope_resource, verb, _project_of(target))
+        if verb is Verb.CREATE and target.kind.is_project and not caller.all_projects:
+            raise ApiError(
+                Reason.FORBIDDEN,
+                f"this credential is limited to projects, so it may not create {target.kind.plural}",
+                details={"missingScope": f"{target.kind.scope_resource}:write"},
+                fix="Use a key for all projects.",
+            )
         if target.project:
             await self._resources.admission.require_project(caller.org, target.project)
 
@@ -228,6 +238,11 @@ class ResourceRoutes:
         return Renderer(kind, accepted, self._deps.clock, include)
 
 
+def _project_of(target: Target) -> str | None:
+    """The project that a path names: before the kind, or as the name of a Project."""
+    return target.project or (target.name if target.kind.is_project else "") or None
+
+
 def _key(target: Target, caller: Principal) -> Key:
     return Key(target.kind.kind, caller.org, target.project, target.name)
 
@@ -242,7 +257,8 @@ def _selection(request: Request, target: Target, caller: Principal) -> Selection
         project=None if over_projects else target.project,
         labels=parse_labels(query.get("labelSelector", "")),
         fields=parse_fields(query.get("fieldSelector", ""), target.kind),
-        projects=caller.projects if over_projects and not caller.all_projects else None,
+        projects=caller.project_limit,
+        project_field=target.kind.project_field,
     )
 
 

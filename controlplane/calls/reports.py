@@ -166,7 +166,7 @@ def _check_values(body: bytes, concurrency: int) -> None:
     if _values(body) > values_max and _values(_STRING.sub(b"", body)) > values_max:
         raise ApiError(
             Reason.BAD_REQUEST,
-            f"the claim must have at most {values_max} values, which is plenty for the {concurrency} calls of its worker",
+            f"the claim must have at most {values_max} values, which is plenty for a worker of {concurrency} calls",
         )
 
 

@@ -62,6 +62,11 @@ class Principal:
         """Whether the caller may act in every project of its organisation."""
         return "*" in self.projects
 
+    @property
+    def project_limit(self) -> frozenset[str] | None:
+        """The projects that bound what the caller sees; None for every project of its organisation."""
+        return None if self.all_projects else self.projects
+
     def sees_project(self, project: str) -> bool:
         """Whether the caller may act in this project at all; scopes say what it may do there."""
         return self.all_projects or project in self.projects

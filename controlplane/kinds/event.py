@@ -73,5 +73,6 @@ EVENT = Kind(
         "involvedObject.namespace",
         "involvedObject.uid",
     ),
+    project_field="involvedObject.namespace",
     scope_resource=None,
 )

@@ -50,5 +50,6 @@ PROJECT = Kind(
     selectable_fields=("status.phase",),
     deletion_finalizer="nodus.dev/contents",
     strategy=ProjectStrategy(),
+    project_field="metadata.name",
     scope_resource="projects",
 )

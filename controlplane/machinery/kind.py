@@ -159,6 +159,9 @@ class Kind:
     deletion_finalizer: str = ""
     """Left on an object when its delete is asked, with phase Terminating, until a controller cleaned up after it."""
     strategy: Strategy = field(default_factory=PlainStrategy)
+    project_field: str = "metadata.namespace"
+    """The selectable field that names the project an object belongs to, or for a kind of the organisation is about.
+    A key that is limited to projects sees and changes only objects of these."""
     scope_resource: str | None = None
     """The word of the scope grammar (`functions:read`); None means any valid key of the organisation may read."""
 
@@ -169,6 +172,11 @@ class Kind:
     @property
     def list_kind(self) -> str:
         return f"{self.kind}List"
+
+    @property
+    def is_project(self) -> bool:
+        """Whether its objects are the projects themselves, whose name is the project they are about."""
+        return self.project_field == "metadata.name"
 
     @property
     def served_subresources(self) -> tuple[Subresource, ...]:

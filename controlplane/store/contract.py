@@ -194,4 +194,6 @@ class Selection:
     labels: tuple[LabelTerm, ...] = ()
     fields: tuple[FieldTerm, ...] = ()
     projects: frozenset[str] | None = None
-    """With `project` None: the projects the caller may see, or None for every project of the organisation."""
+    """The projects the caller may see, or None for every project of the organisation."""
+    project_field: str = "metadata.namespace"
+    """The field that `projects` is about; objects without it are seen by callers of every project."""

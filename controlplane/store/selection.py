@@ -23,17 +23,17 @@ _OWN_COLUMNS = {"metadata.name": "name", "metadata.namespace": "project"}
 
 
 def covers(selection: Selection, key: Key) -> bool:
-    """Whether the key lies in the selection's kind, organisation and projects."""
+    """Whether the key lies in the selection's kind, organisation and project."""
     return (
         key.kind == selection.kind
         and key.org == selection.org
-        and (key.project == selection.project if selection.project is not None else _visible(selection, key.project))
+        and (selection.project is None or key.project == selection.project)
     )
 
 
 def matches(selection: Selection, key: Key, labels: Mapping[str, str], fields: Mapping[str, str]) -> bool:
-    """Whether an object with this key, these labels and extracted fields satisfies all terms."""
-    return selectors.matches(
+    """Whether an object with this key, these labels and extracted fields may be seen and satisfies all terms."""
+    return _visible(selection, key, fields) and selectors.matches(
         selection.labels, selection.fields, labels=labels, fields=fields, name=key.name, namespace=key.project
     )
 
@@ -52,15 +52,19 @@ def where(selection: Selection, table: str, bind: Bind) -> str:
     parts = [f"{table}.kind = {bind(selection.kind)}", f"{table}.org = {bind(selection.org)}"]
     if selection.project is not None:
         parts.append(f"{table}.project = {bind(selection.project)}")
-    elif selection.projects is not None:
-        parts.append(f"{table}.project = ANY({bind(sorted(selection.projects))}::text[])")
+    if selection.projects is not None:
+        column = _text_sql(selection.project_field, table, bind)
+        parts.append(f"{column} = ANY({bind(sorted(selection.projects))}::text[])")
     parts += [_label_sql(term, table, bind) for term in selection.labels]
     parts += [_field_sql(term, table, bind) for term in selection.fields]
     return " AND ".join(parts)
 
 
-def _visible(selection: Selection, project: str) -> bool:
-    return selection.projects is None or project in selection.projects
+def _visible(selection: Selection, key: Key, fields: Mapping[str, str]) -> bool:
+    if selection.projects is None:
+        return True
+    own = {"metadata.name": key.name, "metadata.namespace": key.project}
+    return (own | dict(fields)).get(selection.project_field, "") in selection.projects
 
 
 def _label_sql(term: LabelTerm, table: str, bind: Bind) -> str:
@@ -86,11 +90,16 @@ def _field_sql(term: FieldTerm, table: str, bind: Bind) -> str:
         # PostgreSQL's text cannot hold it, so no stored value can equal it.
         return "false" if term.equal else "true"
     sign = "=" if term.equal else "<>"
-    if term.path in _OWN_COLUMNS:
-        return f"{table}.{_OWN_COLUMNS[term.path]} {sign} {bind(term.value)}"
-    if term.equal and term.value:
+    if term.equal and term.value and term.path not in _OWN_COLUMNS:
         return f"{table}.fields @> {bind(_json({term.path: term.value}))}::text::jsonb"
-    return f"coalesce({table}.fields ->> {bind(term.path)}::text, '') {sign} {bind(term.value)}"
+    return f"{_text_sql(term.path, table, bind)} {sign} {bind(term.value)}"
+
+
+def _text_sql(path: str, table: str, bind: Bind) -> str:
+    """The text of a field, empty when the object lacks it."""
+    if path in _OWN_COLUMNS:
+        return f"{table}.{_OWN_COLUMNS[path]}"
+    return f"coalesce({table}.fields ->> {bind(path)}::text, '')"
 
 
 def _json(value: object) -> str:

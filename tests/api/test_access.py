@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Sequence
 
 import httpx
+import orjson
 import pytest
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,6 +16,9 @@ from starlette.types import Message, Scope
 from api.app import create_app
 from api.deps import Deps
 from controlplane.identity.tokens import INSERT_API_KEY, TokenHasher, new_api_key
+from controlplane.ids import new_uid
+from controlplane.store.contract import Key
+from controlplane.store.events import NORMAL, Happening, RecordEvent
 from tests.fixtures.app import FUNCTION, ROOT, ServedApi
 
 
@@ -72,6 +76,66 @@ async def test_a_watch_over_all_projects_shows_only_those_of_the_key(project: Se
         await project.create("apps", app)
         event = httpx.Response(200, text=await anext(response.aiter_lines())).json()
     assert event["object"]["metadata"]["namespace"] == project.project_name
+
+
+async def recorded_event(project: ServedApi, about: str) -> str:
+    """The name of a new Event about an App of the project `about`."""
+    key_of_app = Key("App", "default", about, "app")
+    happening = Happening(key=key_of_app, uid=new_uid("app"), type=NORMAL, reason="Tested", message="it happened")
+    event = await project.core.writer.write(RecordEvent(happening))
+    name: str = event["metadata"]["name"]
+    return name
+
+
+async def test_a_key_of_one_project_reads_and_changes_no_other_project(project: ServedApi) -> None:
+    limited = {**await key(project, ["*"], [project.project_name]), "Content-Type": "application/merge-patch+json"}
+    patch = {"spec": {"description": "changed"}}
+    for name, code in ((project.project_name, 200), ("default", 403), ("absent", 403)):
+        path = f"{ROOT}/projects/{name}"
+        answers = [
+            await project.client.get(path, headers=limited),
+            await project.client.get(f"{path}/status", headers=limited),
+            await project.client.patch(path, json=patch, headers=limited),
+        ]
+        assert [answer.status_code for answer in answers] == [code] * 3
+    assert (await project.client.delete(f"{ROOT}/projects/default", headers=limited)).status_code == 403
+    stored = (await project.client.get(f"{ROOT}/projects/default")).json()
+    assert "deletionTimestamp" not in stored["metadata"]
+    assert "description" not in stored["spec"]
+
+
+async def test_a_key_of_one_project_makes_no_other(project: ServedApi) -> None:
+    limited = await key(project, ["*"], [project.project_name])
+    for metadata in ({"name": "another"}, {"generateName": "another-"}, {"name": project.project_name}):
+        answer = await project.client.post(f"{ROOT}/projects", json={"metadata": metadata}, headers=limited)
+        assert (answer.status_code, answer.json()["reason"]) == (403, "Forbidden")
+        assert "limited to projects" in answer.json()["message"]
+
+
+async def test_lists_of_projects_and_deletes_of_all_cover_only_those_of_the_key(project: ServedApi) -> None:
+    limited = await key(project, ["*"], [project.project_name])
+    for parameters in ({}, {"fieldSelector": "metadata.name!=x"}, {"limit": "1"}):
+        page = (await project.client.get(f"{ROOT}/projects", params=parameters, headers=limited)).json()
+        assert [item["metadata"]["name"] for item in page["items"]] == [project.project_name]
+    assert (await project.client.delete(f"{ROOT}/projects", headers=limited)).status_code == 200
+    everyone = (await project.client.get(f"{ROOT}/projects/default")).json()
+    assert "deletionTimestamp" not in everyone["metadata"]
+
+
+async def test_events_show_only_what_happened_in_the_projects_of_the_key(api: ServedApi) -> None:
+    limited = await key(api, ["*"], ["default"])
+    since = (await api.client.get(f"{ROOT}/events")).json()["metadata"]["resourceVersion"]
+    theirs, mine = await recorded_event(api, "elsewhere"), await recorded_event(api, "default")
+    listed = (await api.client.get(f"{ROOT}/events", headers=limited)).json()["items"]
+    core = (await api.client.get("/api/v1/events", headers=limited)).json()["items"]
+    assert [[event["metadata"]["name"] for event in events] for events in (listed, core)] == [[mine], [mine]]
+    for name, code in ((mine, 200), (theirs, 404)):
+        assert (await api.client.get(f"{ROOT}/events/{name}", headers=limited)).status_code == code
+    for query in ({"resourceVersion": since}, {}):
+        watch = {"watch": "true", "timeoutSeconds": "1", **query}
+        answer = await api.client.get(f"{ROOT}/events", params=watch, headers=limited)
+        seen = [orjson.loads(line)["object"]["metadata"]["name"] for line in answer.text.splitlines()]
+        assert seen == [mine]
 
 
 async def test_an_idempotency_key_of_one_caller_is_unknown_to_another(project: ServedApi) -> None:

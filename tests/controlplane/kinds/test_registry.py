@@ -138,3 +138,9 @@ def test_logs_are_served_where_something_prints() -> None:
     for kind in KINDS.values():
         for subresource in kind.subresources:
             assert {*subresource.verbs} <= {verb.value for verb in Verb}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.kind)
+def test_every_object_tells_the_project_that_limited_keys_are_judged_by(kind: Kind) -> None:
+    own = {"metadata.namespace"} if kind.scope is Scope.PROJECT else {"metadata.name", *kind.selectable_fields}
+    assert kind.project_field in own

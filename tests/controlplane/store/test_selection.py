@@ -45,7 +45,8 @@ selections = st.builds(
     st.sampled_from([None, *PROJECTS]),
     labels=st.lists(label_terms, max_size=2).map(tuple),
     fields=st.lists(field_terms, max_size=2).map(tuple),
-    projects=st.sampled_from([None, frozenset(), frozenset({"other"}), frozenset(PROJECTS)]),
+    projects=st.sampled_from([None, frozenset(), frozenset({"other"}), frozenset([*PROJECTS, "thing-1", "a"])]),
+    project_field=st.sampled_from(["metadata.namespace", "metadata.name", "spec.color"]),
 )
 
 
