@@ -77,6 +77,9 @@ class Settings(BaseSettings):
     ring_events_max: int = Field(default=50_000, description="Changes kept in memory for watchers of this process.")
     ring_bytes_max: int = Field(default=64 << 20, description="Documents of those changes; the older ones leave.")
     change_poll_seconds: float = Field(default=0.5, description="Safety net for a lost notification; costs one query.")
+    change_stale_seconds: float = Field(
+        default=5.0, description="A process that has not looked for changes for this long is not ready to serve."
+    )
     change_retention_hours: int = Field(default=24, description="How far back a watch may resume.")
     idempotency_hours: int = Field(default=24, description="How long a key replays its first answer; the protocol's.")
     lock_timeout_milliseconds: int = Field(default=5_000, description="Wait for the revision counter before giving up.")

@@ -1,7 +1,8 @@
 """The `api` process: one application on plain http, and on https when a certificate is configured.
 
 It is stateless: any number of them share a database. On SIGTERM it says it is not ready, ends streams and held claims,
-answers what is in flight and commits what waits. Next: `edge.py` for what the application is made of, `api/app.py`
+answers what is in flight and commits what waits. When its change feed ends, it does the same and fails, so that its
+supervisor starts a fresh one. Next: `edge.py` for what the application is made of, `api/app.py`
 for what it does.
 """
 
@@ -37,22 +38,27 @@ class Listener(uvicorn.Server):
 
 
 async def serve_api(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT."""
+    """Serve until SIGTERM or SIGINT; raises what ended the change feed when that comes first."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    async with open_api(settings) as (app, prepare_to_stop):
+    async with open_api(settings) as (app, feed, prepare_to_stop):
         listeners = [Listener(config) for config in _configs(app, settings)]
         serving = [asyncio.create_task(listener.serve(), name="listener") for listener in listeners]
         stopped = asyncio.create_task(stop.wait())
+        feed_ended = asyncio.create_task(feed.ended())
         # A listener that cannot bind its port ends at once; then the process must end too.
-        await asyncio.wait([stopped, *serving], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([stopped, feed_ended, *serving], return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
         prepare_to_stop()
         for listener in listeners:
             listener.should_exit = True
         await asyncio.gather(*serving)
+        if feed_ended.done():
+            log.critical("this process ends because it no longer learns of changes; its supervisor starts another")
+            await feed_ended
+        feed_ended.cancel()
         log.info("stopped")
 
 

@@ -2,8 +2,8 @@
 
 Any number of them share the work; the controllers (`activities/controllers.py`) run in one of them at a time. The
 process needs PostgreSQL to start and waits for Temporal, before the start and at any time later, without failing: what
-must happen is in SQL, and what must wait, waits. It ends with an error when it finds itself wedged (`watchdog.py`), so
-that its supervisor starts a fresh one.
+must happen is in SQL, and what must wait, waits. It ends with an error when it finds itself wedged (`watchdog.py`) or
+its change feed has ended, so that its supervisor starts a fresh one.
 """
 
 from __future__ import annotations
@@ -103,12 +103,15 @@ async def serve(core: Core, client: Client, stop: asyncio.Event) -> None:
         background = [
             asyncio.create_task(_repeat(control.keeper.keep, KEEP_SECONDS), name="engine keeper"),
             asyncio.create_task(watch(client, core.settings.canary_seconds), name="watchdog"),
+            asyncio.create_task(core.feed.ended(), name="feed watch"),
         ]
         log.info("started", temporal=core.settings.temporal_address)
         stopped = asyncio.create_task(stop.wait())
         try:
             done, _ = await asyncio.wait([stopped, *background], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
+                if task is not stopped:
+                    log.critical("this process ends, so that its supervisor starts another", ended=task.get_name())
                 task.result()
         finally:
             for task in (stopped, *background):

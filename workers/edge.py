@@ -27,6 +27,7 @@ from controlplane.logs.news import LogNews
 from controlplane.logs.reader import LogReader
 from controlplane.logs.rows import LogWriter
 from controlplane.settings import Settings
+from controlplane.store.changes import ChangeFeed
 from controlplane.store.database import Database
 from controlplane.store.watch import Watches
 from workers.wiring import Core, open_core
@@ -36,10 +37,10 @@ RELEASE = "0.1.0"
 
 
 @contextlib.asynccontextmanager
-async def open_api(settings: Settings) -> AsyncIterator[tuple[ASGIApp, Callable[[], None]]]:
-    """The application, and what to call when the process was asked to stop."""
+async def open_api(settings: Settings) -> AsyncIterator[tuple[ASGIApp, ChangeFeed, Callable[[], None]]]:
+    """The application, the feed that it cannot do without, and what to call when the process was asked to stop."""
     async with open_core(settings) as core, open_edge(core) as (deps, stop):
-        yield create_app(deps), stop
+        yield create_app(deps), core.feed, stop
 
 
 @contextlib.asynccontextmanager
@@ -87,7 +88,11 @@ def _deps(core: Core) -> Deps:
             *BlobRoutes(core.blobs, core.resources.admission.require_project, core.settings).routes(),
             *_node_routes(core, news).routes(),
         ],
-        required={"database": lambda: _database_answers(core.database)},
+        required={
+            "database": lambda: _database_answers(core.database),
+            # Without it watches are silent, and what is cached to admit and dispatch calls is old.
+            "changes": lambda: _feed_is_current(core.feed),
+        },
         optional={"engine": lambda: _engine_keeps_up(core.dispatcher)},
         stopping=stopping,
         release=RELEASE,
@@ -118,6 +123,10 @@ def _node_routes(core: Core, news: LogNews) -> NodeRoutes:
 
 async def _database_answers(database: Database) -> bool:
     return bool(await database.fetchval("SELECT true"))
+
+
+async def _feed_is_current(feed: ChangeFeed) -> bool:
+    return feed.current
 
 
 async def _engine_keeps_up(dispatcher: Dispatcher) -> bool:

@@ -9,6 +9,7 @@ The newest changes stay in a ring, so a watcher that resumes a little late reads
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -54,13 +55,26 @@ class ChangeFeed:
         self._task: asyncio.Task[None] | None = None
         self.subscriptions = Subscriptions()
         self.last_rv = 0
-        self.current = False
-        """Whether the tailer's last look at the log succeeded; False while the database is away."""
+        self._looked_at: float | None = None
 
     async def start(self) -> None:
         """Begin at the current revision; raises ApiError Unavailable when the database is away."""
         self.last_rv = await self._database.fetchval("SELECT rv FROM meta WHERE id = 1")
         self._task = asyncio.create_task(self._run(), name="change-feed")
+
+    @property
+    def current(self) -> bool:
+        """Whether the tailer's last look at the log succeeded and is not long ago: watchers learn what happens."""
+        looked_at = self._looked_at
+        return looked_at is not None and time.monotonic() - looked_at < self._settings.change_stale_seconds
+
+    async def ended(self) -> None:
+        """Wait until the feed ends; raises what ended it. It must have been started.
+
+        A process without its feed must end as well: its watches and caches would be silent and old for ever.
+        """
+        assert self._task is not None, "the feed was not started"
+        await asyncio.shield(self._task)
 
     async def stop(self) -> None:
         """Stop reading and end all watches."""
@@ -144,7 +158,7 @@ class ChangeFeed:
             try:
                 await self._follow()
             except Exception as error:
-                self.current = False
+                self._looked_at = None
                 if not is_passing(error):
                     # A gap in the log or a broken table: watchers get an end instead of silence, readiness goes.
                     log.critical("the change feed stopped", exc_info=error)
@@ -160,7 +174,7 @@ class ChangeFeed:
             while True:
                 self._wake.clear()
                 await self._read(connection)
-                self.current = True
+                self._looked_at = time.monotonic()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._settings.change_poll_seconds):
                         await self._wake.wait()

@@ -11,6 +11,7 @@ import pytest
 from controlplane.errors import Reason
 from controlplane.identity.authenticator import user_label
 from tests.fixtures.app import ROOT, ServedApi, api_settings, serve
+from tests.fixtures.eventually import eventually
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList"
 
@@ -97,6 +98,7 @@ async def test_a_server_without_its_database_is_not_ready(database_url: str, tmp
         raise OSError("no route")
 
     async with serve(api_settings(database_url, tmp_path)) as api:
+        await eventually(lambda: api.core.feed.current)
         checks: Any = api.deps.required
         checks["database"] = broken
         answer = await api.client.get("/readyz")
