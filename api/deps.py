@@ -29,6 +29,8 @@ from controlplane.store.watch import Watches
 
 PRINCIPAL = "nodus.principal"
 """Key of the authenticated caller in the ASGI scope."""
+CREDENTIAL = "nodus.credential"
+"""Key of the credential as it was read from the request, in the ASGI scope."""
 REQUEST_ID = "nodus.request_id"
 """Key of the request id in the ASGI scope."""
 
@@ -97,6 +99,12 @@ class Deps:
             host = next((value for name, value in scope["headers"] if name == b"host"), b"localhost")
             origin = f"{scope['scheme']}://{host.decode('latin-1')}"
         return f"{origin}/docs/errors"
+
+
+def credential(request: Request) -> bytes:
+    """What `Deps.authenticate` was given for this request; a stream asks with it again whether it may go on."""
+    read: bytes = request.scope[CREDENTIAL]
+    return read
 
 
 def principal(request: Request) -> Principal:

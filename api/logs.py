@@ -14,7 +14,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.deps import SubresourceHandler, Target
+from api.deps import SubresourceHandler, Target, credential
 from api.streams import StreamResponse
 from controlplane.errors import ApiError, Reason
 from controlplane.identity.principal import Principal
@@ -27,7 +27,7 @@ from controlplane.settings import Settings
 from controlplane.store.contract import Key
 
 Authenticate = Callable[[bytes], Awaitable[Principal]]
-"""From an Authorization header to the caller."""
+"""From the credential of a request to the caller."""
 
 _TRUE = frozenset({"true", "1", "t", "True", "TRUE", "T"})
 _FALSE = frozenset({"false", "0", "f", "False", "FALSE", "F", ""})
@@ -55,14 +55,18 @@ class LogRoutes:
         require(caller, target.kind.scope_resource, Verb.GET, target.project)
         options = log_options(request.query_params)
         chunks = await self._reader.read(Key(target.kind.kind, caller.org, target.project, target.name), options)
-        authorization = request.headers.get("authorization", "").encode("latin-1")
         return StreamResponse(
             chunks,
             media_type="text/plain; charset=utf-8",
             seconds_max=self._seconds_max,
             stopping=self._stopping,
-            recheck=lambda: self._authenticate(authorization),
+            recheck=lambda: self._check_again(credential(request), target),
+            refused=lambda _refusal: b"",  # a log is plain text, and its reader takes every line for one of it
         )
+
+    async def _check_again(self, authorization: bytes, target: Target) -> None:
+        """Raise the 401 or 403 that the log would be refused with now."""
+        require(await self._authenticate(authorization), target.kind.scope_resource, Verb.GET, target.project)
 
 
 def log_options(query: QueryParams) -> LogOptions:

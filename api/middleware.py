@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.deps import PRINCIPAL, REQUEST_ID, Deps
+from api.deps import CREDENTIAL, PRINCIPAL, REQUEST_ID, Deps
 from api.errors import from_http_status, internal_error, status_response
 from controlplane.errors import ApiError, Reason
 from controlplane.ids import encode_base32
@@ -60,7 +60,8 @@ class Edge:
                 # No name, selector or key holds one, and PostgreSQL's text cannot.
                 raise ApiError(Reason.BAD_REQUEST, "the URL must not contain a NUL character")
             if not self._is_public(path):
-                scope[PRINCIPAL] = await self._deps.authenticate(_authorization(scope))
+                scope[CREDENTIAL] = _authorization(scope)
+                scope[PRINCIPAL] = await self._deps.authenticate(scope[CREDENTIAL])
             await self._app(scope, receive, send_named)
         except ClientDisconnect:
             status = _CLIENT_CLOSED_REQUEST

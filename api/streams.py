@@ -2,7 +2,7 @@
 
 Headers leave at once, even when nothing happens for an hour (R-WATCH-1); chunks leave as they come, each a whole number
 of lines. A stream ends, cleanly between two chunks, when its source ends, its time is up, the client goes away, the
-process is asked to stop, or the credential that opened it is no longer good.
+process is asked to stop, or the caller may no longer read it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from controlplane.errors import ApiError
 log = structlog.get_logger("api")
 
 RECHECK_SECONDS = 30.0
-"""How often a running stream asks whether it may go on; a revoked key ends its streams within this time."""
+"""How often a running stream asks whether it may go on; a key that was revoked or has lost a scope ends its streams
+within this time."""
 
 
 class StreamResponse(Response):
@@ -32,14 +33,17 @@ class StreamResponse(Response):
         media_type: str,
         seconds_max: float,
         stopping: asyncio.Event,
-        recheck: Callable[[], Awaitable[object]],
+        recheck: Callable[[], Awaitable[None]],
+        refused: Callable[[ApiError], bytes],
     ) -> None:
+        """`recheck` raises the 401 or 403 that ends the stream; `refused` writes it as the stream's last chunk."""
         super().__init__(media_type=media_type, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._chunks = chunks
         self._seconds_max = seconds_max
         self._stopping = stopping
         self._recheck = recheck
+        self._refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -47,7 +51,7 @@ class StreamResponse(Response):
         gone = asyncio.create_task(_disconnected(receive), name="stream-disconnect")
         stopped = asyncio.create_task(self._stopping.wait(), name="stream-stop")
         try:
-            await self._until_any_ends((pump, gone, stopped))
+            refusal = await self._until_any_ends((pump, gone, stopped))
         finally:
             for task in (pump, gone, stopped):
                 task.cancel()
@@ -55,10 +59,11 @@ class StreamResponse(Response):
         if not pump.cancelled() and (error := pump.exception()) is not None:
             # The status line is long gone; an abrupt end is the only honest answer left.
             raise error
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        last = b"" if refusal is None else self._refused(refusal)
+        await send({"type": "http.response.body", "body": last, "more_body": False})
 
-    async def _until_any_ends(self, tasks: tuple[asyncio.Task[object], ...]) -> None:
-        """Wait for the first of the tasks, the deadline, or a credential that was withdrawn."""
+    async def _until_any_ends(self, tasks: tuple[asyncio.Task[object], ...]) -> ApiError | None:
+        """Wait for the first of the tasks, the deadline, or a caller who may no longer read; then answers why."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._seconds_max
         while (remaining := deadline - loop.time()) > 0:
@@ -66,13 +71,14 @@ class StreamResponse(Response):
                 tasks, timeout=min(remaining, RECHECK_SECONDS), return_when=asyncio.FIRST_COMPLETED
             )
             if done:
-                return
+                return None
             try:
                 await self._recheck()
             except ApiError as error:
                 if error.reason.row.http_status in (401, 403):
-                    log.info("stream ended: its credential was withdrawn")
-                    return
+                    log.info("stream ended: its caller may no longer read it", reason=error.message)
+                    return error
+        return None
 
     async def _pump(self, send: Send) -> None:
         try:

@@ -18,13 +18,14 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.deps import REQUEST_ID, Deps
+from api.deps import REQUEST_ID, Deps, credential
 from api.errors import status_body
 from api.negotiation import Accepted
 from api.rendering import Renderer
 from api.streams import StreamResponse
 from controlplane.errors import ApiError, Reason
-from controlplane.machinery.kind import API_VERSION, Kind
+from controlplane.identity.scopes import require
+from controlplane.machinery.kind import API_VERSION, Kind, Verb
 from controlplane.machinery.table import parse_include
 from controlplane.resources import Page
 from controlplane.resources.listing import (
@@ -90,7 +91,6 @@ def opening(query: QueryParams, seconds_max: int) -> Opening:
 def watch_response(request: Request, deps: Deps, kind: Kind, selection: Selection, accepted: Accepted) -> Response:
     """Begin to stream the watch that `request` asks for."""
     begin = opening(request.query_params, deps.settings.watch_seconds_max)
-    authorization = request.headers.get("authorization", "").encode()
     include = parse_include(request.query_params.get("includeObject", ""))
     lines = _Lines(kind, Renderer(kind, accepted, deps.clock, include), request, deps)
     return StreamResponse(
@@ -98,8 +98,20 @@ def watch_response(request: Request, deps: Deps, kind: Kind, selection: Selectio
         media_type="application/json",
         seconds_max=begin.seconds_max,
         stopping=deps.stopping,
-        recheck=lambda: deps.authenticate(authorization),
+        recheck=lambda: _check_again(deps, credential(request), kind, selection),
+        refused=lines.error,
     )
+
+
+async def _check_again(deps: Deps, authorization: bytes, kind: Kind, selection: Selection) -> None:
+    """Raise the 401 or 403 that the watch would be refused with now."""
+    caller = await deps.authenticate(authorization)
+    require(caller, kind.scope_resource, Verb.WATCH, selection.project or None)
+    shown = selection.projects
+    if not selection.project and not caller.all_projects and (shown is None or not shown <= caller.projects):
+        raise ApiError(
+            Reason.FORBIDDEN, "this credential has lost a project that the watch covers", fix="List and watch again."
+        )
 
 
 async def _chunks(deps: Deps, selection: Selection, begin: Opening, lines: _Lines) -> AsyncGenerator[bytes, None]:

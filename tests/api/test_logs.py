@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import secrets
+import uuid
 from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 
+from controlplane.identity.authenticator import Authenticator
+from controlplane.identity.principal import Principal
+from controlplane.identity.tokens import INSERT_API_KEY, TokenHasher, new_api_key
 from tests.fixtures.app import ServedApi
+from tests.fixtures.eventually import eventually
 from tests.fixtures.plane import insert_attempt
 
 
@@ -78,6 +84,35 @@ async def test_a_followed_log_begins_at_once_and_ends_with_its_function(
             key = project.object_key("Function", "f")
             await project.deps.resources.deleter.release(key, "nodus.dev/workers")
             assert [line async for line in lines] == []
+
+
+async def test_a_log_followed_with_basic_credentials_lasts_until_the_key_may_not_read_it(
+    project: ServedApi, node: httpx.AsyncClient, attempt: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.streams.RECHECK_SECONDS", 0.05)
+    asked: list[bytes] = []
+    authenticate = Authenticator.__call__
+
+    async def noted(self: Authenticator, authorization: bytes) -> Principal:
+        asked.append(authorization)
+        return await authenticate(self, authorization)
+
+    monkeypatch.setattr(Authenticator, "__call__", noted)
+    database, token = project.core.database, new_api_key()
+    hashed = TokenHasher(project.core.settings.secret_key).hash(token)
+    await database.execute(
+        INSERT_API_KEY, hashed, "default", str(uuid.uuid4()), "follower", ["functions:read"], ["*"],
+        project.core.clock.now(), None,
+    )  # fmt: skip
+    basic = {"Authorization": f"Basic {base64.b64encode(f'any:{token}'.encode()).decode()}"}
+    path, follow = f"{project.path}/functions/f/log", {"follow": "true"}
+    async with asyncio.timeout(20), project.client.stream("GET", path, params=follow, headers=basic) as stream:
+        lines = stream.aiter_lines()
+        await eventually(lambda: asked.count(f"Bearer {token}".encode()) >= 4)
+        await store(node, attempt, 1, "still here")
+        assert await anext(lines) == "still here"
+        await database.execute("UPDATE tokens SET scopes = '{apps:read}' WHERE hash = $1", hashed)
+        assert [line async for line in lines] == []
 
 
 async def test_a_client_that_goes_away_disturbs_nobody(
