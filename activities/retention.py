@@ -20,6 +20,7 @@ from controlplane.identity.tokens import purge_tokens
 from controlplane.logs.rows import remove_old_chunks
 from controlplane.resources import DeleteOptions
 from controlplane.resources.deletion import Deleter
+from controlplane.secrets.held import release_versions
 from controlplane.settings import Settings
 from controlplane.store.cache import ObjectCache
 from controlplane.store.compaction import compact
@@ -66,6 +67,7 @@ class Retention:
             ("old log lines", 60.0, self.forget_logs),
             ("old events", 300.0, self.forget_events),
             ("ended credentials", 600.0, self.forget_tokens),
+            ("secrets of ended workers", 600.0, self.forget_secrets),
             ("unused blobs", 3_600.0, self.forget_blobs),
         )
 
@@ -104,6 +106,10 @@ class Retention:
         pace = _Pace()
         while await purge_tokens(self._database, self._clock.now() - timedelta(hours=TOKEN_HOURS)):
             await pace.rest()
+
+    async def forget_secrets(self) -> None:
+        """Drop values of Secrets that only workers which ended a day ago had: their last words were told by now."""
+        await release_versions(self._database, self._clock.now() - timedelta(hours=TOKEN_HOURS))
 
     async def forget_blobs(self) -> None:
         """Delete blobs that nobody used for as long as calls are kept and that nothing refers to."""

@@ -16,6 +16,7 @@ from controlplane.clock import Clock, format_time
 from controlplane.errors import ApiError, Reason, not_found
 from controlplane.identity.tokens import TokenHasher, mint_attempt_token
 from controlplane.secrets.environment import NoteSecretUse, SecretReader
+from controlplane.secrets.held import HoldVersions
 from controlplane.store.cache import ObjectCache
 from controlplane.store.contract import Document, Key, Reads, Tx
 from controlplane.store.database import Database
@@ -69,7 +70,8 @@ class AttemptLeases:
         """Everything to run the worker of an attempt; a repetition gives a new token and ends the one before.
 
         Raises NotFound when the attempt, its Function or one of its Secrets does not exist, Conflict when the attempt
-        has ended or has another epoch, Invalid when a Secret's value cannot be a variable.
+        has ended or has another epoch, Invalid when a Secret's value cannot be a variable, Unavailable when a Secret
+        changes meanwhile.
         """
         row = await self._live(attempt, epoch)
         function = await self._cache.read(Key("Function", row["org"], row["project"], row["function"]))
@@ -81,6 +83,8 @@ class AttemptLeases:
         )
         if minted is None:
             raise _over(attempt)
+        if environment.versions:
+            await self._writer.write(HoldVersions(attempt, environment.secrets, environment.versions))
         if environment.secrets:
             await self._writer.write(NoteSecretUse(environment.secrets))
         return Lease(

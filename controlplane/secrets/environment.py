@@ -14,6 +14,7 @@ from typing import Any
 from controlplane.clock import format_time, parse_time
 from controlplane.errors import ApiError, Reason, not_found
 from controlplane.kinds.secret import SECRET
+from controlplane.secrets.held import Version
 from controlplane.secrets.redaction import Redact, redactor
 from controlplane.secrets.sealing import SecretSealer
 from controlplane.store.cache import ObjectCache
@@ -33,11 +34,17 @@ JOIN objects o ON o.kind = 'Secret' AND o.org = $1 AND o.project = $2 AND o.name
 LEFT JOIN LATERAL (SELECT version, ciphertext FROM secret_versions
     WHERE secret_uid = o.uid AND (w.version = 0 OR version = w.version) ORDER BY version DESC LIMIT 1) v ON true
 """
+# A worker has the values it was started with, also those of Secrets that its Function has dropped since.
 _ALL_VERSIONS = """
 SELECT o.uid, v.version, v.ciphertext FROM objects f
 JOIN objects o ON o.kind = 'Secret' AND o.org = f.org AND o.project = f.project AND o.name = ANY($2::text[])
 JOIN secret_versions v ON v.secret_uid = o.uid
 WHERE f.uid = $1
+UNION
+SELECT v.secret_uid, v.version, v.ciphertext FROM attempts a
+JOIN attempt_secrets held ON held.attempt = a.uid
+JOIN secret_versions v ON v.secret_uid = held.secret_uid AND v.version = held.version
+WHERE a.function_uid = $1
 """
 
 _Wanted = tuple[str, int]
@@ -46,10 +53,11 @@ _Wanted = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnvironment:
-    """Variables by name, and the Secrets their values came from."""
+    """Variables by name, and the Secrets and the versions of them that their values came from."""
 
     variables: dict[str, str]
     secrets: tuple[Key, ...]
+    versions: tuple[Version, ...]
 
 
 class SecretReader:
@@ -69,7 +77,7 @@ class SecretReader:
         mounts = [(mount["name"], mount.get("version", LATEST)) for mount in spec.get("secrets") or ()]
         entries: Sequence[Mapping[str, Any]] = spec.get("env") or ()
         referenced = [(reference["name"], LATEST) for reference in map(_reference, entries) if reference is not None]
-        opened = await self._open(org, project, {*mounts, *referenced})
+        opened, versions = await self._open(org, project, {*mounts, *referenced})
         variables: dict[str, str] = {}
         for name, version in mounts:
             for key, value in opened[name, version].items():
@@ -82,26 +90,29 @@ class SecretReader:
                 name, key = reference["name"], reference["key"]
                 variables[entry["name"]] = _as_variable(name, key, _at(opened[name, LATEST], name, key))
         names = dict.fromkeys(name for name, _ in (*mounts, *referenced))
-        return WorkerEnvironment(variables, tuple(Key(SECRET.kind, org, project, name) for name in names))
+        return WorkerEnvironment(variables, tuple(Key(SECRET.kind, org, project, name) for name in names), versions)
 
     async def redactor(self, function_uid: str) -> Redact:
         """What takes the values of a Function's Secrets out of a text.
 
-        All versions that are kept count, since a worker has those that were current when it started.
+        All versions that are kept count, and all that one of its workers was started with.
         """
         function = self._cache.by_uid(function_uid)
         names = _secret_names(function["spec"]) if function is not None else []
-        rows = await self._database.fetch(_ALL_VERSIONS, function_uid, names) if names else []
+        rows = await self._database.fetch(_ALL_VERSIONS, function_uid, names)
         values: set[str] = set()
         for row in rows:
             opened = self._sealer.open(row["uid"], row["version"], row["ciphertext"])
             values.update(value.decode("utf-8", "replace") for value in opened.values())
         return redactor(values)
 
-    async def _open(self, org: str, project: str, wanted: Iterable[_Wanted]) -> dict[_Wanted, dict[str, bytes]]:
+    async def _open(
+        self, org: str, project: str, wanted: Iterable[_Wanted]
+    ) -> tuple[dict[_Wanted, dict[str, bytes]], tuple[Version, ...]]:
+        """The values of each wanted version, and which versions they are."""
         ordered = sorted(wanted)
         if not ordered:
-            return {}
+            return {}, ()
         names, versions = [name for name, _ in ordered], [version for _, version in ordered]
         rows = await self._database.fetch(_WANTED, org, project, names, versions)
         found = {(row["name"], row["wanted"]): row for row in rows}
@@ -116,7 +127,8 @@ class SecretReader:
                 opened[name, version] = {}  # nothing was ever written to it
             else:
                 raise _not_found_in(name, f"version {version}")
-        return opened
+        held = {(row["uid"], row["version"]) for row in rows if row["version"] is not None}
+        return opened, tuple(sorted(held))
 
 
 class NoteSecretUse:

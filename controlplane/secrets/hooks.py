@@ -29,13 +29,13 @@ from controlplane.kinds.secret import (
     values_bytes,
 )
 from controlplane.machinery.problems import REQUIRED, TOO_LONG, TOO_MANY
+from controlplane.secrets.held import NOT_HELD, VERSIONS_KEPT_MAX
 from controlplane.secrets.sealing import SecretSealer
 from controlplane.store.contract import Document, Key, Loader, Reads, Tx
 from controlplane.store.hooks import PlainHooks, differing_paths
 
 LAST_APPLIED = "nodus.dev/last-applied"
 CREATED_BY = "nodus.dev/created-by"
-VERSIONS_KEPT_MAX = VERSIONS_SHOWN_MAX
 
 _LATEST = Loader(
     "secret-latest-version",
@@ -49,8 +49,9 @@ _INSERT = """
 INSERT INTO secret_versions (secret_uid, version, org, project, name, digest, ciphertext, created_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 """
-_DROP_OLD = "DELETE FROM secret_versions WHERE secret_uid = $1 AND version <= $2"
-_DROP_ALL = "DELETE FROM secret_versions WHERE secret_uid = $1"
+# Values that a worker still holds stay, so that its error texts can be searched for them.
+_DROP_OLD = f"DELETE FROM secret_versions WHERE secret_uid = $1 AND version <= $2 AND {NOT_HELD}"  # noqa: S608
+_DROP_ALL = f"DELETE FROM secret_versions WHERE secret_uid = $1 AND {NOT_HELD}"  # noqa: S608 - constants
 
 _MARKER = b64encode(secrets.token_bytes(24)).decode()
 """Stands for a value that a patch has left alone; random, so that no value of a user can mean it."""

@@ -10,7 +10,19 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Boolean, Column, DateTime, Index, LargeBinary, SmallInteger, Text, text
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    ForeignKey,
+    Index,
+    LargeBinary,
+    SmallInteger,
+    Text,
+    text,
+)
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlmodel import Field, SQLModel
 
@@ -318,6 +330,17 @@ class SecretVersionRow(SQLModel, table=True):
     digest: str = Field(sa_column=_text())
     ciphertext: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
     created_at: datetime = Field(sa_column=_time())
+
+
+class AttemptSecretRow(SQLModel, table=True):
+    """A version of a Secret that a worker was started with."""
+
+    __tablename__ = "attempt_secrets"
+    __table_args__ = (Index("attempt_secrets_version", "secret_uid", "version"),)
+
+    attempt: str = Field(sa_column=Column(Text, ForeignKey("attempts.uid", ondelete="CASCADE"), primary_key=True))
+    secret_uid: str = Field(sa_column=Column(Text, primary_key=True))
+    version: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
 
 
 class BlobRow(SQLModel, table=True):
