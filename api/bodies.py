@@ -16,7 +16,7 @@ from controlplane.errors import ApiError, Reason
 async def read_body(
     request: Request,
     bytes_max: int,
-    too_large: Reason = Reason.REQUEST_ENTITY_TOO_LARGE,
+    refusal: Reason = Reason.REQUEST_ENTITY_TOO_LARGE,
     count: Callable[[int], None] | None = None,
 ) -> bytes:
     """The whole body; 413 as soon as it is known to be larger than `bytes_max`, 415 when it is compressed.
@@ -30,18 +30,19 @@ async def read_body(
         )
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > bytes_max:
-        raise _too_large(too_large, bytes_max)
+        raise too_large(refusal, bytes_max)
     chunks: list[bytes] = []
     size = 0
     async for chunk in request.stream():
         size += len(chunk)
         if size > bytes_max:
-            raise _too_large(too_large, bytes_max)
+            raise too_large(refusal, bytes_max)
         if count is not None:
             count(len(chunk))
         chunks.append(chunk)
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-def _too_large(reason: Reason, bytes_max: int) -> ApiError:
+def too_large(reason: Reason, bytes_max: int) -> ApiError:
+    """The 413 that names the limit."""
     return ApiError(reason, f"the body of the request must be at most {bytes_max} bytes")

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from api.bodies import read_body
+from api.bodies import read_body, too_large
 from api.deps import Deps, Target, principal
 from api.negotiation import Accepted, BodyType, body_type, negotiate, patch_type
 from api.options import create_options, delete_options, dry_run
@@ -138,10 +138,14 @@ class ResourceRoutes:
         return _answer(request, renderer.one(content), etag=f'"{document["metadata"]["resourceVersion"]}"')
 
     async def _create(self, request: Request, caller: Principal, target: Target, accepted: Accepted) -> Response:
-        content = await self._raw_body(request)
+        may_be_batch = target.kind.plural == _CALLS_PLURAL
+        content = await (self._batch_body(request) if may_be_batch else self._raw_body(request))
         body = _decoded(request, content)
+        is_list = body.get("kind") == target.kind.list_kind
+        if not is_list and len(content) > self._deps.settings.body_bytes_max:
+            raise too_large(Reason.REQUEST_ENTITY_TOO_LARGE, self._deps.settings.body_bytes_max)
         options = create_options(request, caller, content)
-        if body.get("kind") == target.kind.list_kind:
+        if is_list:
             if target.kind.plural != _CALLS_PLURAL:
                 raise ApiError(Reason.BAD_REQUEST, f"a {target.kind.list_kind} cannot be created; send its items")
             items = _items(body)
@@ -155,9 +159,7 @@ class ResourceRoutes:
         calls = self._deps.kinds[_CALLS_PLURAL]
         require(caller, calls.scope_resource, Verb.CREATE, target.project)
         await self._resources.admission.require_project(caller.org, target.project)
-        content = await read_body(
-            request, self._deps.settings.batch_body_bytes_max, Reason.FUNCTION_CALL_BATCH_TOO_LARGE
-        )
+        content = await self._batch_body(request)
         body = _decoded(request, content)
         if body.get("kind") not in (None, calls.list_kind) or body.get("apiVersion") not in (None, API_VERSION):
             raise ApiError(Reason.BAD_REQUEST, f"the body must be a {calls.list_kind} of {API_VERSION}")
@@ -232,6 +234,13 @@ class ResourceRoutes:
 
     async def _raw_body(self, request: Request) -> bytes:
         return await read_body(request, self._deps.settings.body_bytes_max)
+
+    async def _batch_body(self, request: Request) -> bytes:
+        """A body that may hold many calls; YAML, which takes far longer to read than JSON, gets no more room."""
+        settings = self._deps.settings
+        if body_type(request.headers.get("content-type", "")) is BodyType.YAML:
+            return await read_body(request, settings.body_bytes_max, Reason.FUNCTION_CALL_BATCH_TOO_LARGE)
+        return await read_body(request, settings.batch_body_bytes_max, Reason.FUNCTION_CALL_BATCH_TOO_LARGE)
 
     def _renderer(self, request: Request, kind: Kind, accepted: Accepted) -> Renderer:
         include = parse_include(request.query_params.get("includeObject", ""))

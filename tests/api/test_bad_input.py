@@ -117,6 +117,31 @@ async def test_a_batch_of_more_than_a_thousand_is_too_large(project: ServedApi) 
     assert await project.row_count() == before + 3_000
 
 
+@pytest.mark.parametrize("path", ["functions/f/calls", "functioncalls"])
+async def test_a_list_of_calls_has_the_room_of_a_batch_wherever_it_is_posted(project: ServedApi, path: str) -> None:
+    await project.function()
+    payload = base64.b64encode(bytes(60_000)).decode()
+    item = {"metadata": {"generateName": "f-"}, "spec": {**CALL, "input": {"encoding": "Pickle", "inline": payload}}}
+    answers = [
+        await project.client.post(f"{project.path}/{path}", json={"kind": "FunctionCallList", "items": [item] * count})
+        for count in (40, 120)
+    ]
+    assert [answer.status_code for answer in answers] == [201, 413]
+    assert answers[1].json()["reason"] == "FunctionCallBatchTooLarge"
+
+
+async def test_one_call_and_lists_of_calls_in_yaml_have_the_room_of_other_bodies(project: ServedApi) -> None:
+    await project.function()
+    large = {**call(), "metadata": {"generateName": "f-", "annotations": {"a": "x" * (1 << 20)}}}
+    answer = await project.client.post(f"{project.path}/functioncalls", json=large)
+    assert (answer.status_code, answer.json()["reason"]) == (413, "RequestEntityTooLarge")
+    content = b"kind: FunctionCallList\nitems: []\n".ljust((1 << 20) + 1)
+    headers = {"Content-Type": "application/yaml"}
+    for path in ("functions/f/calls", "functioncalls"):
+        answer = await project.client.post(f"{project.path}/{path}", content=content, headers=headers)
+        assert (answer.status_code, answer.json()["reason"]) == (413, "FunctionCallBatchTooLarge")
+
+
 async def test_one_bad_item_refuses_a_whole_batch_and_names_all_bad_ones(project: ServedApi) -> None:
     await project.function()
     before = await project.row_count()
