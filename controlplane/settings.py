@@ -206,6 +206,9 @@ class Settings(BaseSettings):
         default=30 * 86_400.0, description="A followed log is ended after this long; no client opens it again."
     )
     log_followers_max: int = Field(default=2_000, description="Followed logs of one process; more get 429.")
+    log_read_settle_seconds: float = Field(
+        default=0.5, description="A log asked for within this time of a call's end waits for lines on their way."
+    )
     log_settle_seconds: float = Field(
         default=2.0, description="How long a follower waits for the last lines after its call or worker has ended."
     )

@@ -140,16 +140,19 @@ class LogCollector:
                 await self._sender
 
     async def _send_all(self) -> None:
+        sent_at = -BATCH_SECONDS
         while not (self._closing.is_set() and not self._waiting):
             await self._arrived.wait()
             self._arrived.clear()
+            # The first lines after a quiet time leave at once: their readers may be waiting for them already.
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(BATCH_SECONDS):
+                async with asyncio.timeout_at(sent_at + BATCH_SECONDS):
                     await self._closing.wait()
             while self._waiting:
                 if not await self._send(self._cut_chunk()):
                     self._refused = True
                     self._waiting.clear()
+            sent_at = asyncio.get_running_loop().time()
 
     def _cut_chunk(self) -> Chunk:
         lines: list[Line] = []

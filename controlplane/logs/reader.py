@@ -1,12 +1,14 @@
 """A log as text: what is there, and with `follow` what comes, until nothing more can.
 
 `LogReader.read` finds the object first, so that a missing one is a 404 and not an empty log; the generator it returns
-then alternates between reading all there is and waiting for news. Memory holds one page, however long the log is or
-however slow its reader.
+then alternates between reading all there is and waiting for news. Lines take a moment from a worker to here, longer
+than a result takes to its caller: who asks for the log of a call that has just ended waits that moment. Memory holds
+one page, however long the log is or however slow its reader.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -64,7 +66,13 @@ class LogReader:
         if look is None:
             raise not_found(KINDS[key.kind].plural, key.name)
         reading = _Reading(self._places.database, self._settings, self._clock, options)
-        return self._follow(subject, reading) if options.follow else self._new_text(subject, look, reading)
+        return self._follow(subject, reading) if options.follow else self._once(subject, look, reading)
+
+    async def _once(self, subject: Subject, look: Look, reading: _Reading) -> AsyncGenerator[bytes, None]:
+        if (seconds := reading.settling_seconds(look)) > 0:
+            await asyncio.sleep(seconds)
+        async for text in self._new_text(subject, look, reading):
+            yield text
 
     async def _follow(self, subject: Subject, reading: _Reading) -> AsyncGenerator[bytes, None]:
         with self._news.follower() as follower:
@@ -98,6 +106,7 @@ class _Reading:
         self._database = database
         self._clock = clock
         self._settle_seconds = settings.log_settle_seconds
+        self._read_settle_seconds = settings.log_read_settle_seconds
         self._options = options
         self._since_ns = 0
         if options.since_seconds is not None:
@@ -127,6 +136,14 @@ class _Reading:
             self._part += 1
             self._source = None
         return []
+
+    def settling_seconds(self, look: Look) -> float:
+        """How much longer lines of a call that has just ended are waited for by who does not follow."""
+        closed_at = look.parts[-1].closed_at if look.parts else None
+        if closed_at is None:
+            return 0.0
+        age_seconds = max(0.0, (self._clock.now() - closed_at).total_seconds())
+        return max(0.0, self._read_settle_seconds - age_seconds)
 
     def patience_seconds(self, look: Look) -> float:
         """How long to wait for news; 0 when everything was given and nothing more can come."""

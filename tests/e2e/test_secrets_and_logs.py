@@ -41,3 +41,8 @@ def test_the_value_of_the_secret_is_in_no_object_and_no_log(system: System) -> N
     for plural in ("functions", "functioncalls", "secrets", "apps", "attempts"):
         assert "open-sesame" not in str(system.objects(plural))
     assert "open-sesame" not in system.logs()
+
+
+def test_the_log_of_a_call_is_there_as_soon_as_its_result(system: System) -> None:
+    told = system.nodus("run", str(APPS / "echo" / "echo.py")).splitlines()
+    assert told == ["log: saying one", "log: saying two", "log: saying three"]

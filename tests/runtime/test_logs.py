@@ -65,6 +65,21 @@ async def test_lines_arrive_while_the_worker_goes_on(plain: Printer, log: Log) -
     await eventually(lambda: log.text() == ["early"], within=2)
 
 
+async def test_the_first_line_after_a_quiet_time_leaves_at_once_and_a_stream_of_them_in_chunks(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs_module, "BATCH_SECONDS", 30.0)
+    made = printer(log)
+    os.write(made.stdout, b"first\n")
+    await eventually(lambda: log.text() == ["first"], within=5)
+    for _ in range(20):
+        os.write(made.stdout, b"more\n")
+        await asyncio.sleep(0)
+    await made.finish()
+    assert log.text() == ["first", *["more"] * 20]
+    assert [chunk.seq for chunk in log.chunks] == [1, 2]
+
+
 async def test_a_line_may_come_in_pieces_and_the_last_needs_no_newline(plain: Printer, log: Log) -> None:
     for piece in (b"he", b"llo\nwo", b"rld"):
         os.write(plain.stdout, piece)

@@ -215,6 +215,21 @@ async def test_a_calls_log_is_what_its_worker_printed_while_it_ran_it(logs: Logs
         assert stream.lines == ["mine"]
 
 
+async def test_who_reads_the_log_of_a_call_that_has_just_ended_gets_the_lines_on_their_way(
+    make_logs: MakeLogs, make_function: MakeFunction
+) -> None:
+    logs = make_logs(log_read_settle_seconds=1.5)
+    await make_function("f")
+    call = Call(logs.plane)
+    await call.become("Running", "f-1")
+    ended = await call.become("Succeeded")
+    readings = [
+        asyncio.create_task(logs.text(call.key, options)) for options in (LogOptions(), LogOptions(tail_lines=1))
+    ]
+    await logs.print("f-1", 1, "last", at=ended - 1)
+    assert await asyncio.gather(*readings) == ["last\n", "last\n"]
+
+
 async def test_a_call_is_followed_from_its_queue_to_its_last_line(
     make_logs: MakeLogs, make_function: MakeFunction
 ) -> None:
