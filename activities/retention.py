@@ -112,9 +112,13 @@ class Retention:
         await release_versions(self._database, self._clock.now() - timedelta(hours=TOKEN_HOURS))
 
     async def forget_blobs(self) -> None:
-        """Delete blobs that nobody used for as long as calls are kept and that nothing refers to."""
+        """Delete blobs that nobody used for as long as calls are kept and nothing refers to, and orphaned bytes."""
         before = self._retained_since
         await self._blobs.sweep_leftovers(self._clock.now() - timedelta(hours=UPLOAD_LEFTOVER_HOURS))
+        orphaned_before = self._clock.now() - timedelta(hours=self._settings.blob_orphan_hours)
+        for _ in range(TURNS_MAX):
+            if not await self._blobs.sweep_orphans(orphaned_before, PER_TURN):
+                break
         idle = sorted(await self._blobs.idle(before, PER_TURN), key=lambda blob: (blob.org, blob.project))
         for (org, project), blobs in groupby(idle, key=lambda blob: (blob.org, blob.project)):
             candidates = {blob.digest: blob for blob in blobs}

@@ -187,6 +187,9 @@ class Settings(BaseSettings):
     sandbox_api_origin: str = Field(
         default="http://127.0.0.1:3128", description="Where code in a sandbox reaches this API, in blob URLs for it."
     )
+    blob_orphan_hours: int = Field(
+        default=24, description="Stored bytes older than this that no row names go; uploads take far less."
+    )
     blob_idle_seconds: int = Field(default=60, description="An upload that sends nothing for this long is given up.")
     blob_upload_seconds_max: int = Field(
         default=3_600, description="An upload may take this long in all, however steadily its bytes trickle in."

@@ -7,6 +7,7 @@ removing what one row named can never remove bytes that a later upload of the sa
 from __future__ import annotations
 
 import secrets
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -18,6 +19,14 @@ CHUNK_BYTES = 256 << 10
 
 class BytesMissingError(Exception):
     """The location holds nothing: somebody removed bytes behind our back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Bytes that a place keeps, and since when."""
+
+    location: str
+    modified: datetime
 
 
 class ByteStream(Protocol):
@@ -41,6 +50,9 @@ class Backend(Protocol):
 
     async def remove(self, location: str) -> None:
         """Delete the bytes; nothing happens when there are none."""
+
+    async def stored(self, after: str, limit: int) -> list[Found]:
+        """What is kept, in an order of the place's own, from behind the location `after`; all of it from "" on."""
 
 
 @runtime_checkable
@@ -66,3 +78,10 @@ class DirectAccess(Protocol):
 def new_location(address: BlobAddress) -> str:
     """A location never used before."""
     return f"{address.org}/{address.project}/{address.digest[:2]}/{address.digest}.{secrets.token_hex(6)}"
+
+
+def address_at(location: str) -> BlobAddress | None:
+    """The blob whose bytes a location was chosen for; None for a place that `new_location` did not choose."""
+    org, project, _, name = location.split("/") if location.count("/") == 3 else ("", "", "", "")
+    digest, dot, _ = name.partition(".")
+    return BlobAddress(org, project, digest) if dot else None

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from controlplane.blobs.backend import CHUNK_BYTES, BytesMissingError
+from controlplane.blobs.backend import CHUNK_BYTES, BytesMissingError, Found
 from controlplane.errors import ApiError, Reason
 
 
@@ -36,6 +40,30 @@ class DiskBackend:
     async def remove(self, location: str) -> None:
         """Delete the file if it is there."""
         await asyncio.to_thread((self._root / location).unlink, missing_ok=True)
+
+    async def stored(self, after: str, limit: int) -> list[Found]:
+        """Files in the order of the parts of their paths."""
+        try:
+            return await asyncio.to_thread(lambda: list(islice(self._walk("", after.split("/")), limit)))
+        except OSError as error:
+            raise _unavailable(error) from error
+
+    def _walk(self, folder: str, after: Sequence[str]) -> Iterator[Found]:
+        """What is below `folder`, without what lies up to `after`, a path that begins there."""
+        try:
+            entries = sorted(os.scandir(self._root / folder), key=lambda entry: entry.name)
+        except FileNotFoundError:
+            return  # nothing was ever stored
+        begin, rest = (after[0], after[1:]) if after else ("", ())
+        for entry in entries:
+            location = f"{folder}/{entry.name}" if folder else entry.name
+            if entry.name < begin:
+                continue
+            if entry.is_dir():
+                yield from self._walk(location, rest if entry.name == begin else ())
+            elif entry.name > begin:
+                with contextlib.suppress(FileNotFoundError):
+                    yield Found(location, datetime.fromtimestamp(entry.stat().st_mtime, UTC))
 
     @staticmethod
     def _move(source: Path, target: Path) -> None:

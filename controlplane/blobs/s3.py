@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit
@@ -22,7 +23,7 @@ from minio import Minio
 from minio.commonconfig import CopySource
 from minio.error import MinioException, S3Error
 
-from controlplane.blobs.backend import CHUNK_BYTES, BytesMissingError
+from controlplane.blobs.backend import CHUNK_BYTES, BytesMissingError, Found
 from controlplane.blobs.signing import BlobAddress
 from controlplane.errors import ApiError, Reason
 from controlplane.settings import Settings
@@ -77,6 +78,19 @@ class S3Backend:
     async def remove(self, location: str) -> None:
         """Delete the object if it is there."""
         await self._run(self._client.remove_object, self._bucket, _STORED + location)
+
+    async def stored(self, after: str, limit: int) -> list[Found]:
+        """Stored objects in the order of their names."""
+        return await self._run(self._stored, after, limit)
+
+    def _stored(self, after: str, limit: int) -> list[Found]:
+        begin = _STORED + after if after else None
+        listed = self._client.list_objects(self._bucket, prefix=_STORED, recursive=True, start_after=begin)
+        return [
+            Found(found.object_name.removeprefix(_STORED), found.last_modified)
+            for found in islice(listed, limit)
+            if found.object_name and found.last_modified
+        ]
 
     def upload_url(self, address: BlobAddress) -> str:
         """A presigned PUT below `uploads/`."""

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from controlplane.blobs.backend import Backend, BytesMissingError, ByteStream, DirectAccess, new_location
+from controlplane.blobs.backend import Backend, BytesMissingError, ByteStream, DirectAccess, address_at, new_location
 from controlplane.blobs.disk import DiskBackend
 from controlplane.blobs.signing import BlobAddress, UploadGrant, UrlSigner
 from controlplane.blobs.spool import Spool
@@ -42,6 +42,10 @@ RETURNING location
 """
 FORGET = "DELETE FROM blobs WHERE org = $1 AND project = $2 AND digest = $3 AND location = $4"
 IDLE = "SELECT org, project, digest FROM blobs WHERE last_used_at < $1 ORDER BY last_used_at LIMIT $2"
+NAMED = """
+SELECT b.location FROM unnest($1::text[], $2::text[], $3::text[]) AS w(org, project, digest)
+JOIN blobs b ON b.org = w.org AND b.project = w.project AND b.digest = w.digest
+"""
 REMOVE_IDLE = """
 DELETE FROM blobs WHERE org = $1 AND project = $2 AND digest = $3 AND last_used_at < $4 RETURNING location
 """
@@ -70,6 +74,7 @@ class BlobStore:
         """URLs of the backend itself, for clients that can reach it."""
         self._uploads_max = settings.blob_uploads_max
         self._uploads = 0
+        self._swept_to = ""
         self._verifying: dict[BlobAddress, asyncio.Task[StoredBlob | None]] = {}
         self._verifications = asyncio.Semaphore(settings.blob_verifications_max)
 
@@ -153,6 +158,30 @@ class BlobStore:
         """Delete what uploads that nobody finished or used have left since before a time; how many."""
         swept = await asyncio.to_thread(self._spool.sweep, before.timestamp())
         return swept + (await self.direct.sweep_uploads(before) if self.direct else 0)
+
+    async def sweep_orphans(self, before: datetime, limit: int) -> bool:
+        """Delete bytes stored before a time whose row was never written, because a process died between the two.
+
+        Each call looks at the next `limit` places, and begins again after the last; whether there are more.
+        """
+        page = await self._backend.stored(self._swept_to, limit)
+        old = {
+            found.location: address
+            for found in page
+            if found.modified < before and (address := address_at(found.location))
+        }
+        rows = await self._database.fetch(
+            NAMED,
+            [address.org for address in old.values()],
+            [address.project for address in old.values()],
+            [address.digest for address in old.values()],
+        )
+        for location in sorted(old.keys() - {row["location"] for row in rows}):
+            log.warning("stored bytes that no blob names are deleted", location=location)
+            await self._backend.remove(location)
+        more = len(page) == limit
+        self._swept_to = page[-1].location if more else ""
+        return more
 
     async def _verified_once(self, address: BlobAddress, direct: DirectAccess) -> StoredBlob | None:
         """Verify an upload to the bucket; whoever asks meanwhile waits for the same answer."""

@@ -6,11 +6,13 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from controlplane.blobs.backend import Backend
+from controlplane.blobs.backend import Backend, new_location
 from controlplane.blobs.service import BlobStore, open_blob_store
 from controlplane.blobs.signing import BlobAddress, UploadGrant
 from controlplane.errors import ApiError, Reason
@@ -144,6 +146,44 @@ async def test_leftovers_of_a_dead_process_are_swept(store: BlobStore, settings:
     clock.advance(-3600)
     assert await store.sweep_leftovers(clock.now()) == 1
     assert [path.name for path in folder.iterdir()] == ["new"]
+
+
+async def sweep_all(store: BlobStore, before: datetime, limit: int) -> int:
+    """Sweep from the first place to the last; how many passes it took."""
+    passes = 1
+    while await store.sweep_orphans(before, limit):
+        passes += 1
+    return passes
+
+
+@pytest.mark.parametrize("limit", [2, 100])
+async def test_bytes_whose_row_was_never_written_are_swept_once_they_are_old(
+    store: BlobStore, backend: Backend, grant_for: GrantFor, in_chunks: InChunks, tmp_path: Path, limit: int
+) -> None:
+    contents = [f"{number}".encode() for number in range(4)]
+    for content in contents:
+        await store.receive(grant_for(content), in_chunks(content))
+    orphans = []
+    # As if the process had died after the bytes were in place; one of them beside the blob that was uploaded again.
+    for content in (contents[0], b"never recorded", b"nor this"):
+        source = tmp_path / "upload"
+        source.write_bytes(content)
+        orphans.append(new_location(grant_for(content).address))
+        await backend.publish(source, orphans[-1], "application/gzip")
+    now = datetime.now(UTC)
+    await sweep_all(store, now - timedelta(hours=1), limit)
+    assert len(await backend.stored("", 100)) == 7
+    assert await sweep_all(store, now + timedelta(hours=1), limit) == (1 if limit == 100 else 4)
+    kept = [found.location for found in await backend.stored("", 100)]
+    assert len(kept) == 4
+    assert not set(orphans) & set(kept)
+    for content in contents:
+        assert await store.read("acme", "default", grant_for(content).address.digest, 10) == content
+    assert await sweep_all(store, now + timedelta(hours=1), limit) == (1 if limit == 100 else 3)
+
+
+async def test_a_store_without_anything_has_nothing_to_sweep(store: BlobStore) -> None:
+    assert await store.sweep_orphans(datetime.now(UTC), 10) is False
 
 
 async def test_a_url_is_good_for_its_own_method_blob_and_size_until_it_expires(
