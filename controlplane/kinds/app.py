@@ -49,7 +49,7 @@ class AppMembers(ApiModel):
 class AppStatus(ApiModel):
     """What the server observed about an App."""
 
-    phase: str | None = Field(default=None, description="Pending, Ready or Failed.")
+    phase: str | None = Field(default=None, description="Pending, Ready, Failed or Terminating.")
     message: str | None = Field(default=None, description="Why it is in that phase.")
     conditions: list[ObjectCondition] | None = Field(default=None, description="Ready.")
     observed_generation: int | None = Field(default=None, description="The generation this status speaks of.")

@@ -194,5 +194,6 @@ ATTEMPT = Kind(
     short_names=("att",),
     selectable_fields=("status.phase", "status.reason"),
     subresources=(Subresource("log", ("get",), "What it printed."),),
+    deleting_phase="",
     scope_resource=None,
 )

@@ -251,5 +251,6 @@ FUNCTION_CALL = Kind(
     ),
     subresources=(Subresource("log", ("get",), "What its worker printed while it ran the call."),),
     strategy=FunctionCallStrategy(),
+    deleting_phase="",
     scope_resource="functioncalls",
 )

@@ -155,7 +155,7 @@ class ImageProgress(ApiModel):
 class ImageBuildStatus(ApiModel):
     """What came of an Image."""
 
-    phase: str | None = Field(default=None, description="Pending, Ready or Failed.")
+    phase: str | None = Field(default=None, description="Pending, Ready, Failed or Terminating.")
     reason: str | None = Field(default=None, description="Why the build failed, in one word.")
     message: str | None = Field(default=None, description="Why the build failed, in a sentence.")
     conditions: list[ObjectCondition] | None = Field(default=None, description="Ready.")

@@ -64,7 +64,9 @@ class SecretVersion(ApiModel):
 class SecretStatus(ApiModel):
     """What may be known about a Secret without knowing its values."""
 
-    phase: str | None = Field(default=None, description="Ready, or Failed when the values could not be sealed.")
+    phase: str | None = Field(
+        default=None, description="Ready, Failed when the values could not be sealed, or Terminating."
+    )
     reason: str | None = Field(default=None, description="Why it failed.")
     keys: list[str] | None = Field(default=None, description="Keys of the current version.")
     version: int | None = Field(default=None, description="The current version; new workers get it.")

@@ -157,7 +157,9 @@ class Kind:
     subresources: tuple[Subresource, ...] = ()
     """What is served below its objects beyond `status`, which every kind that has one serves for reading."""
     deletion_finalizer: str = ""
-    """Left on an object when its delete is asked, with phase Terminating, until a controller cleaned up after it."""
+    """Left on an object when its delete is asked, until a controller cleaned up after it."""
+    deleting_phase: str = "Terminating"
+    """The phase of an object whose delete waits for something; "" for kinds whose phase is the course of a run."""
     strategy: Strategy = field(default_factory=PlainStrategy)
     project_field: str = "metadata.namespace"
     """The selectable field that names the project an object belongs to, or for a kind of the organisation is about.

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 import orjson
 
 from controlplane.errors import ApiError, Reason, not_found
 from controlplane.ids import generated_name
+from controlplane.machinery.conditions import Condition, with_condition
 from controlplane.machinery.kind import Kind
+from controlplane.machinery.model import ApiModel
 from controlplane.resources.answers import Answer, DeleteOptions, Propagation
 from controlplane.resources.replay import first_answer, keep_answer
 from controlplane.store import finalizers
@@ -233,12 +236,22 @@ def marked_for_deletion(
     marked = finalizers.marked_for_deletion(document, tx.now)
     if kind.deletion_finalizer:
         marked = finalizers.with_finalizer(marked, kind.deletion_finalizer)
-        marked["status"] = {**marked.get("status", {}), "phase": "Terminating", "reason": "Deleted"}
     if has_dependents and options.propagation is Propagation.FOREGROUND:
         marked = finalizers.with_finalizer(marked, finalizers.FOREGROUND)
     if has_dependents and options.propagation is Propagation.ORPHAN:
         marked = finalizers.with_finalizer(marked, finalizers.ORPHAN)
+    if kind.status is not None and kind.deleting_phase and finalizers.finalizers(marked):
+        marked["status"] = _deleting_status(kind, kind.status, marked, tx.now)
     return marked
+
+
+def _deleting_status(kind: Kind, model: type[ApiModel], document: Document, now: datetime) -> Document:
+    """The status of an object that stays for a while after its delete was asked."""
+    status = document.get("status", {})
+    told = {"phase": kind.deleting_phase, "reason": "Deleted", "message": "it is being deleted"}
+    known = {name: value for name, value in told.items() if name in model.model_fields}
+    ready = Condition("Ready", "False", "Deleted", "it is being deleted", document["metadata"]["generation"])
+    return {**status, **known, "conditions": with_condition(status.get("conditions", ()), ready, now)}
 
 
 def check_preconditions(kind: Kind, document: Document, options: DeleteOptions) -> None:

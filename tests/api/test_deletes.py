@@ -65,6 +65,35 @@ async def test_a_foreground_delete_goes_after_everything_it_owns(project: Served
     assert await status_of(project, "apps", "a") == 404
 
 
+def ready(document: dict[str, Any]) -> tuple[str, str]:
+    [condition] = [found for found in document["status"]["conditions"] if found["type"] == "Ready"]
+    return condition["status"], condition["reason"]
+
+
+@pytest.mark.parametrize("propagation", ["Foreground", "Background"])
+async def test_an_app_that_is_being_deleted_says_so(project: ServedApi, propagation: str) -> None:
+    await app_with_members(project)
+    metadata = {"metadata": {"finalizers": ["example.org/wait"]}}
+    await project.client.patch(f"{project.path}/apps/a", json=metadata, headers=MERGE)
+    deleted = await delete(project, "apps", "a", propagationPolicy=propagation)
+    assert deleted["status"]["phase"] == "Terminating"
+    assert deleted["status"]["message"] == "it is being deleted"
+    assert ready(deleted) == ("False", "Deleted")
+    query = {"fieldSelector": "status.phase=Terminating"}
+    [listed] = (await project.client.get(f"{project.path}/apps", params=query)).json()["items"]
+    assert listed == deleted
+
+
+async def test_every_kind_that_waits_for_something_says_that_it_is_being_deleted(project: ServedApi) -> None:
+    held = {"name": "x", "finalizers": ["example.org/wait"]}
+    specs: dict[str, Any] = {"apps": {}, "functions": FUNCTION, "secrets": {"stringData": {"K": "v"}}}
+    for plural, spec in specs.items():
+        await project.create(plural, {"metadata": held, "spec": spec})
+        deleted = await delete(project, plural, "x")
+        assert deleted["status"]["phase"] == "Terminating"
+        assert ready(deleted) == ("False", "Deleted")
+
+
 async def test_what_waits_for_its_controller_and_its_dependents_goes_with_the_last_of_them(project: ServedApi) -> None:
     function = await project.create("functions", {"metadata": {"name": "f"}, "spec": FUNCTION})
     reference = {
