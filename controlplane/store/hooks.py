@@ -94,10 +94,23 @@ class PlainHooks:
 
 
 def differing_paths(stored: object, proposed: object, path: str) -> list[str]:
-    """Dotted paths at which two JSON values differ; a list counts as one value, since its items have no names."""
+    """Dotted paths at which two JSON values differ; a list counts as one value, since its items have no names.
+
+    A list or object without anything in it means the same as its absence: clients write either.
+    """
     if isinstance(stored, dict) and isinstance(proposed, dict):
         found: list[str] = []
         for name in sorted(stored.keys() | proposed.keys()):
             found += differing_paths(stored.get(name), proposed.get(name), f"{path}.{name}")
         return found
-    return [] if stored == proposed else [path]
+    return [] if _meaning(stored) == _meaning(proposed) else [path]
+
+
+def _meaning(value: object) -> object:
+    """The value without the fields that say nothing, None for one that is nothing itself."""
+    if isinstance(value, dict):
+        said = {name: meant for name, each in value.items() if (meant := _meaning(each)) is not None}
+        return said or None
+    if isinstance(value, list):
+        return [_meaning(each) for each in value] or None
+    return value

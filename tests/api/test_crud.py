@@ -72,6 +72,19 @@ async def test_kinds_that_only_the_server_writes_refuse_writes(project: ServedAp
         assert (await project.client.get(path)).json()["items"] == []
 
 
+async def test_a_repeated_create_may_spell_out_what_is_empty(project: ServedApi) -> None:
+    empty: dict[str, Any] = {"env": [], "secrets": [], "command": None, "args": []}
+    plain = {"metadata": {"name": "f"}, "spec": FUNCTION}
+    spelt = {"metadata": {"name": "f"}, "spec": {**FUNCTION, **empty}}
+    for first, second in ((plain, spelt), (spelt, plain)):
+        assert (await project.client.post(f"{project.path}/functions", json=first)).status_code == 201
+        for query in ("", "?dryRun=All"):
+            again = await project.client.post(f"{project.path}/functions{query}", json=second)
+            assert again.status_code == 200, again.text
+        await project.client.delete(f"{project.path}/functions/f")
+        await project.deps.resources.deleter.release(project.object_key("Function", "f"), "nodus.dev/workers")
+
+
 async def test_creating_an_equal_object_again_returns_the_stored_one(project: ServedApi) -> None:
     first = await project.function()
     again = await project.client.post(

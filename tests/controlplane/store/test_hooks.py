@@ -9,6 +9,7 @@ import pytest
 
 from controlplane.errors import ApiError, Reason
 from controlplane.store.contract import Tx
+from controlplane.store.hooks import differing_paths
 from tests.controlplane.store.things import Do, Store, key, thing
 
 SESSIONS = "SELECT count(*) FROM call_sessions"
@@ -184,3 +185,21 @@ async def test_a_hook_that_fails_after_the_commit_cannot_undo_or_repeat_it(store
     store.writer.add_hook(Broken())
     await store.put("a")
     assert [change.rv for change in store.seen] == [1]
+
+
+@pytest.mark.parametrize(
+    ("stored", "proposed", "differing"),
+    [
+        ({"a": 1}, {"a": 1, "list": [], "object": {"list": [], "object": {}}}, []),
+        ({"a": {"b": 1}}, {"a": {"b": 1, "c": []}}, []),
+        ({"items": [{"name": "x"}]}, {"items": [{"name": "x", "keys": []}]}, []),
+        (None, {"list": []}, []),
+        ({}, {"text": "", "number": 0, "flag": False}, ["spec.flag", "spec.number", "spec.text"]),
+        ({"items": [{}]}, {"items": []}, ["spec.items"]),
+        ({"items": ["b", "a"]}, {"items": ["a", "b"]}, ["spec.items"]),
+        ({"a": {"b": 1}}, {"a": {"b": 2}}, ["spec.a.b"]),
+    ],
+)
+def test_an_empty_list_or_object_is_no_difference_from_none(stored: Any, proposed: Any, differing: list[str]) -> None:
+    assert differing_paths(stored, proposed, "spec") == differing
+    assert differing_paths(proposed, stored, "spec") == differing
