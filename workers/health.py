@@ -2,47 +2,39 @@
 
 An API says so itself (`/readyz`). `control` and `node` serve nobody over HTTP: what they do is poll a Temporal task
 queue, and Temporal knows who polls. `up` waits for this at start, and `python -m workers health NAME` is the health
-check of a container.
+check of a container. Temporal's client is loaded by those who ask for it: `up` does while its processes load theirs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-
-from temporalio.api.enums.v1 import TaskQueueType
-from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
-from temporalio.client import Client
-from temporalio.service import RPCError
+from typing import TYPE_CHECKING
 
 from activities.run_call_contract import CONTROL_TASK_QUEUE
 from activities.run_worker_contract import node_task_queue
 from controlplane.settings import Settings
+from workers.engines.probe import says_ok
 from workers.names import ProcessName
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
 
 ANSWER_SECONDS_MAX = 5.0
 
 
 async def api_is_ready(port: int) -> bool:
-    """Whether the API on this host's port says it can serve.
-
-    Asked many times a second while it starts, so it is asked without a client library, which costs more than the API.
-    """
-    try:
-        async with asyncio.timeout(ANSWER_SECONDS_MAX):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            try:
-                writer.write(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-                return b" 200 " in await reader.readline()
-            finally:
-                writer.close()
-    except (OSError, TimeoutError):
-        return False
+    """Whether the API on this host's port says it can serve."""
+    return await says_ok(port, "/readyz", ANSWER_SECONDS_MAX)
 
 
 async def polls(client: Client, queue: str, identity: str) -> bool:
     """Whether a process whose identity (`pid@host`) contains `identity` polls activities of the queue."""
+    from temporalio.api.enums.v1 import TaskQueueType
+    from temporalio.api.taskqueue.v1 import TaskQueue
+    from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+    from temporalio.service import RPCError
+
     request = DescribeTaskQueueRequest(
         namespace=client.namespace,
         task_queue=TaskQueue(name=queue),
@@ -59,6 +51,8 @@ async def is_healthy(process: ProcessName, settings: Settings) -> bool:
     """Whether the process of that kind on this host works."""
     if process is ProcessName.API:
         return await api_is_ready(settings.http_port)
+    from temporalio.client import Client
+
     queues = {ProcessName.CONTROL: CONTROL_TASK_QUEUE, ProcessName.NODE: node_task_queue(settings.node_name)}
     try:
         async with asyncio.timeout(ANSWER_SECONDS_MAX):

@@ -25,13 +25,23 @@ async def initialise(settings: Settings, key_file: Path | None) -> str | None:
 
     A lost key file gets another key. Waits for a database that is just starting. Several hosts may do it at once.
     """
-    revision = await _revision(settings.database_url)
-    if revision == newest_revision() and key_file is not None and read_private(key_file) is not None:
+    if key_file is not None and await is_initialised(settings, key_file):
         return None
+    await (await _connected(settings.database_url)).close()
     token = await _initialise(settings, key_file)
     if token is not None and key_file is not None:
         write_private(key_file, token + "\n")
     return token
+
+
+async def is_initialised(settings: Settings, key_file: Path) -> bool:
+    """Whether the database is at the newest schema and the admin key is known, so that nothing is left to do.
+
+    Waits for a database that is just starting.
+    """
+    if read_private(key_file) is None:
+        return False
+    return await _revision(settings.database_url) == newest_revision()
 
 
 async def _initialise(settings: Settings, key_file: Path | None) -> str | None:

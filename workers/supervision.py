@@ -89,6 +89,8 @@ class ServerProcess:
             inherit=self._inherit,
         )
         until = time.monotonic() + self._ready_seconds_max
+        # The first question comes after a pause too: whoever starts beside this one is not kept waiting by it.
+        await asyncio.sleep(READY_POLL_SECONDS)
         while not await self._ready(self._process.pid):
             if self._process.poll() is not None:
                 raise RuntimeError(f"{self.name} ended with code {self._process.returncode}: {tail(self._log)}")

@@ -16,8 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-
-from temporalio.client import Client
+from typing import TYPE_CHECKING
 
 from activities.run_call_contract import CONTROL_TASK_QUEUE
 from activities.run_worker_contract import node_task_queue
@@ -28,11 +27,15 @@ from workers.configuration import read_settings
 from workers.engines.postgres import EmbeddedPostgres
 from workers.engines.temporal import EmbeddedTemporal
 from workers.health import api_is_ready, polls
+from workers.initialise import is_initialised
 from workers.prerequisites import build_environment, check_host
 from workers.progress import Progress
 from workers.state import StartError, StateFolder, read_private
 from workers.supervision import GaveUpError, ServerProcess, Supervisor, Unit, run_to_end
 from workers.tls import ensure_tls
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
 
 HOST = "127.0.0.1"
 PREFIX = "NODUS_SERVER_"
@@ -133,7 +136,6 @@ class Machine:
         step = self._progress.step
         async with asyncio.TaskGroup() as beside:
             environment = beside.create_task(build_environment(self._folder.environments, os.environ))
-            # It loads its libraries while the database starts, and waits for it.
             tables = beside.create_task(self._make_tables())
             with step("PostgreSQL and Temporal"):
                 await self._start_together({"postgres": self._postgres, "temporal": self._temporal})
@@ -148,6 +150,9 @@ class Machine:
             self._progress.warn(gap)
 
     async def _make_tables(self) -> None:
+        """Most starts find the tables and the key; only another start pays for a process that makes them."""
+        if await is_initialised(self._settings, self._folder.admin_key):
+            return
         await run_to_end(
             [sys.executable, "-m", "workers", "init", "--key-file", str(self._folder.admin_key)],
             environment=self._environment,
@@ -190,6 +195,8 @@ class Machine:
 
     async def _engine(self) -> Client:
         if self._client is None:
+            from temporalio.client import Client
+
             self._client = await Client.connect(self._temporal.address)
         return self._client
 

@@ -20,11 +20,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 import structlog
-from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
-from temporalio.client import Client
-from temporalio.service import RPCError
 
-from workers.engines.child import free_port, start_child, stop_child
+from workers.engines.child import free_port, is_free, start_child, stop_child
+from workers.engines.probe import says_ok
 
 log = structlog.get_logger(__name__)
 
@@ -108,8 +106,9 @@ class EmbeddedTemporal:
 
     async def _started(self, port: int, lock: int) -> bool:
         """Whether a server on `port` became ready; False when it ended at once, as it does when it loses a port."""
+        http_port = free_port()
         self._process = start_child(
-            _arguments(self.folder / "temporal.sqlite", self.namespace, port),
+            _arguments(self.folder / "temporal.sqlite", self.namespace, port, http_port),
             # Otherwise it writes a cluster id below the user's own home directory.
             environment={"HOME": str(self.folder), "PATH": os.environ.get("PATH", os.defpath)},
             log=self._log,
@@ -119,7 +118,8 @@ class EmbeddedTemporal:
         )
         until = time.monotonic() + READY_SECONDS_MAX
         while self._process.poll() is None and time.monotonic() < until:
-            if await answers(f"{HOST}:{port}", self.namespace):
+            # An open port alone is not enough to start workflows: the namespace must be there.
+            if await says_ok(http_port, f"/api/v1/namespaces/{self.namespace}", RPC_SECONDS_MAX) and not is_free(port):
                 return True
             await asyncio.sleep(POLL_SECONDS)
         stop_child(self._process)
@@ -144,21 +144,10 @@ class EmbeddedTemporal:
         return " | ".join(lines[-5:]) or "no output"
 
 
-async def answers(address: str, namespace: str) -> bool:
-    """Whether the frontend describes the namespace; an open port alone is not enough to start workflows."""
-    try:
-        async with asyncio.timeout(RPC_SECONDS_MAX):
-            client = await Client.connect(address, namespace=namespace)
-            await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=namespace))
-    except (RPCError, RuntimeError, TimeoutError):
-        return False
-    return True
-
-
-def _arguments(database: Path, namespace: str, port: int) -> list[str]:
+def _arguments(database: Path, namespace: str, port: int, http_port: int) -> list[str]:
     binary = Path(sysconfig.get_path("scripts")) / "temporal"
     arguments = [str(binary), "server", "start-dev", "--headless", "--ip", HOST, "--log-level", "error"]
-    arguments += ["--port", str(port), "--http-port", str(free_port()), "--metrics-port", str(free_port())]
+    arguments += ["--port", str(port), "--http-port", str(http_port), "--metrics-port", str(free_port())]
     # With the default rollback journal the throughput halves and p99 grows to seconds.
     arguments += ["--db-filename", str(database), "--sqlite-pragma", "journal_mode=wal"]
     arguments += ["--sqlite-pragma", "synchronous=1", "--namespace", namespace]
