@@ -43,6 +43,13 @@ def test_a_running_process_has_neither_cloudpickle_nor_the_sdk_loaded(process: s
     assert (told.stderr, told.stdout.strip()) == ("", "")
 
 
+def test_the_supervisor_loads_nothing_that_its_start_would_wait_for() -> None:
+    heavy = "{'temporalio', 'alembic', 'sqlalchemy', 'fastapi', 'httpx', 'minio'}"
+    program = f"import sys, workers.up; print(*({heavy} & set(sys.modules)))"
+    told = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (told.stderr, told.stdout.strip()) == ("", "")
+
+
 def test_the_layers_hold() -> None:
     told = subprocess.run(
         [sys.executable, "-c", "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports())"],

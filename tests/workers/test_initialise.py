@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import asyncpg
 import pytest
 from alembic.script import ScriptDirectory
 
 from controlplane.settings import Settings
 from controlplane.store import migrate
 from controlplane.store.migrate import SCRIPTS
-from workers.initialise import initialise, newest_revision
+from workers.initialise import initialise, is_initialised, newest_revision
 
 
 @pytest.fixture
@@ -37,6 +38,17 @@ async def test_a_lost_key_file_gets_another_key(settings: Settings, tmp_path: Pa
     second = await initialise(settings, tmp_path / "admin.key")
     assert second is not None
     assert second != first
+
+
+async def test_a_start_is_told_whether_anything_is_left_to_do(settings: Settings, tmp_path: Path) -> None:
+    key_file = tmp_path / "admin.key"
+    assert not await is_initialised(settings, key_file)
+    await initialise(settings, key_file)
+    assert await is_initialised(settings, key_file)
+    connection = await asyncpg.connect(settings.database_url)
+    await connection.execute("UPDATE alembic_version SET version_num = '0000'")
+    await connection.close()
+    assert not await is_initialised(settings, key_file)
 
 
 async def test_without_a_file_the_key_is_told_once(settings: Settings) -> None:
