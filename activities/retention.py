@@ -11,8 +11,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
+from operator import attrgetter
 
 from controlplane.blobs.service import BlobStore
+from controlplane.blobs.signing import BlobAddress
 from controlplane.capacity.rows import WorkerQueries
 from controlplane.clock import Clock
 from controlplane.errors import ApiError, Reason
@@ -116,11 +118,19 @@ class Retention:
         before = self._retained_since
         await self._blobs.sweep_leftovers(self._clock.now() - timedelta(hours=UPLOAD_LEFTOVER_HOURS))
         orphaned_before = self._clock.now() - timedelta(hours=self._settings.blob_orphan_hours)
-        for _ in range(TURNS_MAX):
-            if not await self._blobs.sweep_orphans(orphaned_before, PER_TURN):
-                break
-        idle = sorted(await self._blobs.idle(before, PER_TURN), key=lambda blob: (blob.org, blob.project))
-        for (org, project), blobs in groupby(idle, key=lambda blob: (blob.org, blob.project)):
+        pace, more = _Pace(), True
+        while await self._blobs.sweep_orphans(orphaned_before, PER_TURN):
+            await pace.rest()
+        while more:
+            idle = await self._blobs.idle(before, PER_TURN)
+            await self._forget_idle(idle, before)
+            more = len(idle) == PER_TURN
+            await pace.rest()
+
+    async def _forget_idle(self, idle: Sequence[BlobAddress], before: datetime) -> None:
+        """Delete these blobs, or note a use of those that something still refers to."""
+        of_project = attrgetter("org", "project")
+        for (org, project), blobs in groupby(sorted(idle, key=of_project), key=of_project):
             candidates = {blob.digest: blob for blob in blobs}
             kept = self._named_by_code(org, project)
             kept |= await self._garbage.blobs_of_calls(org, project, sorted(candidates.keys() - kept))

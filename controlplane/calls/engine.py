@@ -8,7 +8,6 @@ meets a newer outcome.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -138,26 +137,6 @@ class FinishCall:
             CallBook.of(tx).remove(row)
             return CallOutcome.from_json(row.outcome or {}).ended
         return None
-
-
-class MarkStarted:
-    """Notes that these calls have workflows, so that the starter passes them over."""
-
-    def __init__(self, refs: Sequence[CallRef]) -> None:
-        self._refs = tuple(refs)
-
-    def reads(self) -> Reads:
-        return Reads(loads=tuple((CALL_BY_UID, ref.uid) for ref in self._refs))
-
-    def apply(self, tx: Tx) -> None:
-        book = CallBook.of(tx)
-        for ref in self._refs:
-            row = _row(tx, ref)
-            if row is None or row.has_workflow:
-                continue
-            book.save(replace(row, has_workflow=True))
-            if row.state is CallState.QUEUED:
-                book.claimable.add(row.function_uid)
 
 
 class MarkReported:

@@ -46,6 +46,14 @@ def upgrade() -> None:
     op.create_index('attempts_history', 'attempts', ['function_uid', 'created_at'], unique=False)
     op.create_index('attempts_lease', 'attempts', ['last_claim_at'], unique=False, postgresql_where=sa.text("state = 'ready'"))
     op.create_index('attempts_live', 'attempts', ['function_uid', 'state'], unique=False, postgresql_where=sa.text("state <> 'finished'"))
+    op.create_table('attempt_secrets',
+    sa.Column('attempt', sa.Text(), nullable=False),
+    sa.Column('secret_uid', sa.Text(), nullable=False),
+    sa.Column('version', sa.BigInteger(), autoincrement=False, nullable=False),
+    sa.ForeignKeyConstraint(['attempt'], ['attempts.uid'], ondelete='CASCADE'),
+    sa.PrimaryKeyConstraint('attempt', 'secret_uid', 'version')
+    )
+    op.create_index('attempt_secrets_version', 'attempt_secrets', ['secret_uid', 'version'], unique=False)
     op.create_table('blobs',
     sa.Column('org', sa.Text(), nullable=False),
     sa.Column('project', sa.Text(), nullable=False),
@@ -97,10 +105,10 @@ def upgrade() -> None:
     op.create_index('calls_cancelling', 'calls', ['cancel_requested_at'], unique=False, postgresql_where=sa.text("state = 'running' AND cancel_requested_at IS NOT NULL"))
     op.create_index('calls_deadline', 'calls', ['deadline'], unique=False, postgresql_where=sa.text("state = 'running'"))
     op.create_index('calls_held', 'calls', ['function_uid'], unique=False, postgresql_where=sa.text("state IN ('running', 'deciding', 'waiting')"))
-    op.create_index('calls_silent', 'calls', ['updated_at'], unique=False, postgresql_where=sa.text("state IN ('deciding', 'waiting', 'done') AND has_workflow AND task_token IS NULL"))
+    op.create_index('calls_silent', 'calls', ['updated_at', 'uid'], unique=False, postgresql_where=sa.text("state IN ('deciding', 'waiting', 'done') AND has_workflow AND task_token IS NULL"))
     op.create_index('calls_queued', 'calls', ['function_uid', 'session', 'priority', 'seq'], unique=False, postgresql_where=sa.text("state = 'queued' AND seq >= 0"))
     op.create_index('calls_queued_started', 'calls', ['function_uid', 'session', 'priority', 'seq'], unique=False, postgresql_where=sa.text("state = 'queued' AND has_workflow"))
-    op.create_index('calls_reporting', 'calls', ['seq'], unique=False, postgresql_where=sa.text("state IN ('deciding', 'done') AND task_token IS NOT NULL"))
+    op.create_index('calls_reporting', 'calls', ['state', 'seq'], unique=False, postgresql_where=sa.text("state IN ('deciding', 'done') AND task_token IS NOT NULL"))
     op.create_index('calls_starting', 'calls', ['seq'], unique=False, postgresql_where=sa.text('NOT has_workflow AND seq >= 0'))
     op.create_index('calls_undecided', 'calls', ['seq'], unique=False, postgresql_where=sa.text("NOT has_workflow AND state IN ('deciding', 'waiting')"))
     op.create_index('calls_starting_fairly', 'calls', ['org', 'project', 'session', 'seq'], unique=False, postgresql_where=sa.text('NOT has_workflow AND priority >= 0'))
@@ -124,6 +132,8 @@ def upgrade() -> None:
     sa.Column('doc', sa.JSON(), nullable=False),
     sa.PrimaryKeyConstraint('rv')
     )
+    op.create_index('changes_ended_calls', 'changes', ['time', 'rv'], unique=False, postgresql_where=sa.text("kind = 'FunctionCall' AND fields ->> 'status.phase' IN ('Succeeded', 'Failed', 'Cancelled')"))
+    op.create_index('changes_events', 'changes', ['time', 'rv'], unique=False, postgresql_where=sa.text("kind = 'Event'"))
     op.create_index('changes_object', 'changes', ['kind', 'org', 'project', 'name', 'rv'], unique=False)
     op.create_table('compaction',
     sa.Column('id', sa.SmallInteger(), autoincrement=False, nullable=False),
@@ -252,12 +262,16 @@ def downgrade() -> None:
     op.drop_table('engine')
     op.drop_table('compaction')
     op.drop_index('changes_object', table_name='changes')
+    op.drop_index('changes_events', table_name='changes')
+    op.drop_index('changes_ended_calls', table_name='changes')
     op.drop_table('changes')
     op.drop_table('calls')
     op.drop_index('call_sessions_turn', table_name='call_sessions')
     op.drop_table('call_sessions')
     op.drop_index('blobs_idle', table_name='blobs')
     op.drop_table('blobs')
+    op.drop_index('attempt_secrets_version', table_name='attempt_secrets')
+    op.drop_table('attempt_secrets')
     op.drop_index('attempts_live', table_name='attempts', postgresql_where=sa.text("state <> 'finished'"))
     op.drop_index('attempts_lease', table_name='attempts', postgresql_where=sa.text("state = 'ready'"))
     op.drop_index('attempts_history', table_name='attempts')

@@ -12,12 +12,12 @@ import pytest
 from activities.attempts import AttemptActivities
 from activities.engine import Engine
 from activities.incarnation import EngineKeeper
-from controlplane.calls.engine import MarkStarted
 from controlplane.calls.outcomes import CallRules
 from controlplane.calls.queries import CallQueries
 from controlplane.calls.rows import CallRef
 from controlplane.machinery.kind import Document
 from controlplane.store.incarnation import known_incarnation, note_first_incarnation
+from tests.fixtures.calls import MarkStarted
 from tests.fixtures.control import ControlWorld, open_world, succeed
 from tests.fixtures.eventually import eventually
 from workers.control import connected

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from controlplane.calls.dispatcher import Dispatcher
-from controlplane.calls.engine import AttachWorkflow, MarkStarted
+from controlplane.calls.engine import AttachWorkflow
 from controlplane.calls.recovery import LoseAttempt
 from controlplane.calls.waiting import WaitingClaims
 from controlplane.kinds.registry import KINDS
@@ -16,7 +16,7 @@ from controlplane.resources.mutations import RaceLostError
 from controlplane.settings import Settings
 from controlplane.store.changes import ChangeFeed
 from controlplane.store.writer import Writer
-from tests.fixtures.calls import Calls, ScriptedWorker, succeeded
+from tests.fixtures.calls import Calls, MarkStarted, ScriptedWorker, succeeded
 from tests.fixtures.eventually import eventually
 
 

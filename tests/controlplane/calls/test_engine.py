@@ -15,13 +15,12 @@ from controlplane.calls.engine import (
     FinishCall,
     ForgetEngine,
     MarkReported,
-    MarkStarted,
 )
 from controlplane.calls.queries import SILENT_FROM_THE_START
 from controlplane.calls.recovery import LoseAttempt
 from controlplane.calls.rows import CALLS_PER_WALK
 from controlplane.store.incarnation import note_first_incarnation, replace_incarnation
-from tests.fixtures.calls import Calls, ScriptedWorker, raised, succeeded
+from tests.fixtures.calls import Calls, MarkStarted, ScriptedWorker, raised, succeeded
 from tests.fixtures.eventually import eventually
 
 FINISH = Finish(phase="Failed", reason="DeadlineExceeded", message="m")
@@ -321,18 +320,6 @@ async def test_finishing_a_call_that_ended_by_itself_tells_its_end(calls: Calls,
     assert await calls.writer.write(FinishCall(await calls.ref(name), 1, FINISH)) == Ended(phase="Succeeded")
     assert await calls.row(name) is None
     assert await calls.phase(name) == "Succeeded"
-
-
-async def test_marking_a_call_twice_or_after_its_end_is_harmless(calls: Calls, worker: ScriptedWorker) -> None:
-    [name] = await calls.create()
-    ref = await calls.ref(name)
-    await calls.writer.write(MarkStarted([ref, ref]))
-    await worker.take()
-    await worker.claim(succeeded(name), take=0)
-    await attach(calls, name)
-    await calls.writer.write(MarkStarted([ref]))
-    await calls.writer.write(DetachWorkflow(ref, None))
-    assert await calls.row(name) is None
 
 
 async def test_offering_a_call_whose_object_vanished_ends_it(calls: Calls, worker: ScriptedWorker) -> None:

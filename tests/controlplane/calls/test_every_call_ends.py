@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from controlplane.calls.decide import Finish, decide
-from controlplane.calls.engine import AttachWorkflow, CallOutcome, FinishCall, MarkReported, MarkStarted
+from controlplane.calls.engine import AttachWorkflow, CallOutcome, FinishCall, MarkReported
 from controlplane.calls.recovery import EndOverdue, LoseAttempt
 from controlplane.calls.transitions import TERMINAL
 from controlplane.machinery.quantities import parse_money
 from controlplane.resources.mutations import RaceLostError
-from tests.fixtures.calls import Calls, ScriptedWorker, raised, said, succeeded
+from tests.fixtures.calls import Calls, MarkStarted, ScriptedWorker, raised, said, succeeded
 
 SESSIONS = ("", "one", "two", "three")
 
