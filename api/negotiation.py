@@ -36,6 +36,7 @@ class BodyType(Enum):
     YAML = "application/yaml"
     MERGE_PATCH = "application/merge-patch+json"
     JSON_PATCH = "application/json-patch+json"
+    APPLY = "application/apply-patch+yaml"
 
 
 _META_GROUP = "meta.k8s.io"
@@ -56,6 +57,7 @@ _BODY_TYPES = {
 _PATCH_TYPES = {
     "application/merge-patch+json": BodyType.MERGE_PATCH,
     "application/json-patch+json": BodyType.JSON_PATCH,
+    "application/apply-patch+yaml": BodyType.APPLY,
 }
 
 

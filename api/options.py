@@ -13,11 +13,17 @@ from starlette.requests import Request
 
 from controlplane.errors import ApiError, Cause, Reason
 from controlplane.identity.principal import Principal
+from controlplane.machinery import problems
+from controlplane.machinery.field_validation import FieldCheck, FieldValidation
+from controlplane.machinery.managed_fields import MANAGER_LENGTH_MAX, Manager, Operation
 from controlplane.machinery.validation import decode_json, decode_object
 from controlplane.resources import CreateOptions, DeleteOptions, Propagation
 from controlplane.store.idempotency import KeyedRequest
 
 _DRY_RUN_ALL = "All"
+_VALIDATIONS = frozenset(validation.value for validation in FieldValidation)
+_BOOLEANS = {"": False, "false": False, "0": False, "true": True, "1": True}
+_UNKNOWN_CLIENT = "unknown"
 _POLICIES = tuple(policy.value for policy in Propagation)
 
 
@@ -31,9 +37,38 @@ def create_options(request: Request, caller: Principal, content: bytes) -> Creat
     key = request.headers.get("idempotency-key")
     return CreateOptions(
         dry_run=dry_run(request.query_params),
+        manager=manager(request, Operation.UPDATE),
         keyed=None if key is None else _keyed(request, caller, key, content),
         if_match=request.headers.get("if-match"),
     )
+
+
+def manager(request: Request, operation: Operation, subresource: str = "") -> Manager:
+    """Who will own the fields that are written: `fieldManager`, which an apply must give, else the client's name."""
+    name = request.query_params.get("fieldManager", "")
+    if len(name) > MANAGER_LENGTH_MAX or not name.isprintable():
+        raise _invalid("fieldManager", f"must be at most {MANAGER_LENGTH_MAX} printable characters")
+    if operation is Operation.APPLY and not name:
+        raise _invalid("fieldManager", "is required for apply patch", problems.REQUIRED)
+    return Manager(name or _client_name(request.headers.get("user-agent", "")), operation, subresource)
+
+
+def force(query: QueryParams, operation: Operation) -> bool:
+    """Whether an apply takes over fields of other managers; 422 for other patches, as it would mean nothing there."""
+    word = query.get("force", "")
+    if word not in _BOOLEANS:
+        raise _invalid("force", "must be true or false")
+    if word and operation is not Operation.APPLY:
+        raise _invalid("force", "may not be specified for non-apply patch", problems.FORBIDDEN)
+    return _BOOLEANS[word]
+
+
+def field_check(query: QueryParams) -> FieldCheck:
+    """What becomes of unknown and repeated fields of the body; 422 for another word than the three."""
+    word = query.get("fieldValidation", "")
+    if word not in _VALIDATIONS:
+        raise _invalid("fieldValidation", "must be Ignore, Warn or Strict", problems.NOT_SUPPORTED)
+    return FieldCheck(FieldValidation(word))
 
 
 def delete_options(query: QueryParams, content: bytes) -> DeleteOptions:
@@ -75,5 +110,11 @@ def _keyed(request: Request, caller: Principal, key: str, content: bytes) -> Key
     return KeyedRequest(scope, key, hashlib.sha256(content).hexdigest())
 
 
-def _invalid(parameter: str, problem: str) -> ApiError:
-    return ApiError(Reason.INVALID, f"`{parameter}` {problem}", causes=(Cause(parameter, problem),))
+def _client_name(user_agent: str) -> str:
+    """What a client calls itself before the first slash of its User-Agent, as Kubernetes names its managers."""
+    name = "".join(character for character in user_agent.partition("/")[0] if character.isprintable())
+    return name[:MANAGER_LENGTH_MAX].strip() or _UNKNOWN_CLIENT
+
+
+def _invalid(parameter: str, problem: str, reason: str = problems.INVALID) -> ApiError:
+    return ApiError(Reason.INVALID, f"`{parameter}` {problem}", causes=(Cause(parameter, problem, reason),))

@@ -17,6 +17,9 @@ from controlplane.machinery.table import Include, partial_metadata, partial_meta
 from controlplane.resources import Page
 from controlplane.resources.mutations import list_body
 
+WARNING_LENGTH_MAX = 256
+"""Characters of one Warning header; clients refuse answers with very large headers."""
+
 
 class Renderer:
     """Renders what one request is answered with; a watch uses one for all its events."""
@@ -84,3 +87,10 @@ class Renderer:
 def pretty(body: bytes) -> bytes:
     """The JSON text indented for people."""
     return orjson.dumps(orjson.loads(body), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def warning_header(text: str) -> str:
+    """A value of the Warning header that tells `text`, which may be part of a body and so hold anything."""
+    printable = "".join(character if " " <= character <= "~" else "?" for character in text[:WARNING_LENGTH_MAX])
+    escaped = printable.replace("\\", "\\\\").replace('"', '\\"')
+    return f'299 - "{escaped}"'

@@ -16,22 +16,24 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from api.bodies import read_body, too_large
+from api.changes import VIEWS, WHOLE, Changes, View
 from api.deps import Deps, Target, principal
-from api.negotiation import Accepted, BodyType, body_type, negotiate, patch_type
-from api.options import create_options, delete_options, dry_run
-from api.rendering import Renderer, pretty
+from api.negotiation import Accepted, BodyType, body_type, negotiate
+from api.options import create_options, delete_options, field_check
+from api.rendering import Renderer, pretty, warning_header
 from api.watch import is_watch, watch_response
 from controlplane.errors import ApiError, Cause, Reason, not_found
 from controlplane.identity.principal import Principal
 from controlplane.identity.scopes import require
 from controlplane.machinery.documents import value_at
+from controlplane.machinery.field_validation import FieldCheck
 from controlplane.machinery.kind import API_VERSION, Document, Kind, Scope, Verb
-from controlplane.machinery.patch import json_patch, merge_patch
+from controlplane.machinery.managed_fields import STATUS
 from controlplane.machinery.selectors import parse_fields, parse_labels
+from controlplane.machinery.shapes import shape_of
 from controlplane.machinery.table import parse_include
-from controlplane.machinery.validation import decode_json, decode_object, decode_yaml
+from controlplane.machinery.validation import decode_object
 from controlplane.resources import Answer, ListOptions
-from controlplane.resources.changing import Produce
 from controlplane.store.contract import Key, Selection
 
 _ROOT = f"/apis/{API_VERSION}"
@@ -53,6 +55,7 @@ class ResourceRoutes:
     def __init__(self, deps: Deps) -> None:
         self._deps = deps
         self._resources = deps.resources
+        self._changes = Changes(deps)
         self._subresources = {_CALLS_OF_FUNCTION: self._create_calls, **deps.subresources}
 
     def routes(self) -> Sequence[BaseRoute]:
@@ -103,32 +106,41 @@ class ResourceRoutes:
                 options = delete_options(request.query_params, await self._raw_body(request))
                 return _written(request, renderer, await self._resources.deleter.delete(key, options))
             case _:
-                produce, sent = await self._wanted(request, verb)
-                answer = await self._resources.changer.change(
-                    key, produce, caller, body=sent, dry_run=dry_run(request.query_params)
-                )
-                return _written(request, renderer, answer)
+                changed = await self._changes.change(request, caller, target, WHOLE)
+                return _written(request, renderer, changed.answer, changed.warnings)
 
     async def subresource(self, request: Request) -> Response:
-        """What is served below an object by those who registered it; `status` is the object itself."""
+        """What is served below an object by those who registered it, or as a view of the object itself."""
         caller, target = principal(request), self._target(request)
         method = "GET" if request.method == "HEAD" else request.method
         handler = self._subresources.get((target.kind.plural, target.subresource, method))
         if handler is not None:
             return await handler(request, caller, target)
-        if target.subresource == "status" and not target.rest and Verb.GET in target.kind.verbs:
-            if method != "GET":
-                raise _not_allowed(method, f"{target.kind.plural}/status, which the server writes")
-            await self._authorise(caller, target, Verb.GET)
-            renderer = self._renderer(request, target.kind, negotiate(request.headers.get("accept", "")))
-            return await self._get(request, renderer, caller, target)
-        if any(known[:2] == (target.kind.plural, target.subresource) for known in self._subresources):
+        served = next((found for found in target.kind.served_subresources if found.name == target.subresource), None)
+        view, verb = VIEWS.get(target.subresource), _VERBS_OF_OBJECT.get(method)
+        if view is not None and served is not None and not target.rest and verb and verb.value in served.verbs:
+            await self._authorise(caller, target, verb)
+            return await self._view(request, caller, target, view, verb)
+        if served is not None and not target.rest:
             raise _not_allowed(method, f"{target.kind.plural}/{target.subresource}")
         raise ApiError(
             Reason.NOT_FOUND,
             f"the server could not find the requested resource: {target.kind.plural} have no subresource "
             f'"{target.subresource}"',
         )
+
+    async def _view(self, request: Request, caller: Principal, target: Target, view: View, verb: Verb) -> Response:
+        """Reads or changes what a view shows of an object; a Scale has no other form than JSON."""
+        renderer = self._renderer(request, target.kind, negotiate(request.headers.get("accept", "")))
+        if verb is not Verb.GET:
+            changed = await self._changes.change(request, caller, target, view)
+            if target.subresource == STATUS:
+                return _written(request, renderer, changed.answer, changed.warnings)
+            return _answer(request, changed.answer.body, warnings=changed.warnings)
+        if target.subresource == STATUS:
+            return await self._get(request, renderer, caller, target)
+        document = orjson.loads(await self._resources.reader.get(_key(target, caller)))
+        return _answer(request, orjson.dumps(view.read(target.kind, document)))
 
     async def _get(self, request: Request, renderer: Renderer, caller: Principal, target: Target) -> Response:
         content = await self._resources.reader.get(_key(target, caller))
@@ -140,7 +152,8 @@ class ResourceRoutes:
     async def _create(self, request: Request, caller: Principal, target: Target, accepted: Accepted) -> Response:
         may_be_batch = target.kind.plural == _CALLS_PLURAL
         content = await (self._batch_body(request) if may_be_batch else self._raw_body(request))
-        body = _decoded(request, content)
+        check = field_check(request.query_params)
+        body = _decoded(request, content, check)
         is_list = body.get("kind") == target.kind.list_kind
         if not is_list and len(content) > self._deps.settings.body_bytes_max:
             raise too_large(Reason.REQUEST_ENTITY_TOO_LARGE, self._deps.settings.body_bytes_max)
@@ -148,11 +161,12 @@ class ResourceRoutes:
         if is_list:
             if target.kind.plural != _CALLS_PLURAL:
                 raise ApiError(Reason.BAD_REQUEST, f"a {target.kind.list_kind} cannot be created; send its items")
-            items = _items(body)
+            items = _items(body, target.kind, check)
             answer = await self._resources.creator.create_many(target.kind, target.project, items, caller, options)
-            return _answer(request, answer.body, status=answer.status)
+            return _answer(request, answer.body, status=answer.status, warnings=check.warnings)
+        body = check.admit(shape_of(target.kind), body)
         answer = await self._resources.creator.create(target.kind, target.project, body, caller, options)
-        return _written(request, self._renderer(request, target.kind, accepted), answer)
+        return _written(request, self._renderer(request, target.kind, accepted), answer, check.warnings)
 
     async def _create_calls(self, request: Request, caller: Principal, target: Target) -> Response:
         """`POST …/functions/{name}/calls`: many calls of one Function, all or none."""
@@ -160,15 +174,16 @@ class ResourceRoutes:
         require(caller, calls.scope_resource, Verb.CREATE, target.project)
         await self._resources.admission.require_project(caller.org, target.project)
         content = await self._batch_body(request)
-        body = _decoded(request, content)
+        check = field_check(request.query_params)
+        body = _decoded(request, content, check)
         if body.get("kind") not in (None, calls.list_kind) or body.get("apiVersion") not in (None, API_VERSION):
             raise ApiError(Reason.BAD_REQUEST, f"the body must be a {calls.list_kind} of {API_VERSION}")
-        items = _items(body)
+        items = _items(body, calls, check)
         await self._require_function(caller, target)
         _check_callee(items, target.name)
         options = create_options(request, caller, content)
         answer = await self._resources.creator.create_many(calls, target.project, items, caller, options)
-        return _answer(request, answer.body, status=answer.status)
+        return _answer(request, answer.body, status=answer.status, warnings=check.warnings)
 
     async def _require_function(self, caller: Principal, target: Target) -> None:
         """404 FunctionNotFound before anything is said about the items: it makes all of them pointless."""
@@ -179,17 +194,6 @@ class ResourceRoutes:
                 f'functions.nodus.dev "{target.name}" not found',
                 subject=("functions", target.name),
             )
-
-    async def _wanted(self, request: Request, verb: Verb) -> tuple[Produce, Document | None]:
-        """What a PUT or PATCH makes of the stored object, and the object that was sent if it was one."""
-        if verb is Verb.UPDATE:
-            body = _decoded(request, await self._raw_body(request))
-            return lambda _stored: body, body
-        kind_of_patch = patch_type(request.headers.get("content-type", ""))
-        patch = decode_json(await self._raw_body(request))
-        if kind_of_patch is BodyType.JSON_PATCH:
-            return lambda stored: json_patch(stored, patch), None
-        return lambda stored: merge_patch(stored, patch), decode_object(patch)
 
     async def _delete_collection(self, request: Request, selection: Selection) -> Response:
         options = delete_options(request.query_params, await self._raw_body(request))
@@ -281,13 +285,13 @@ def _list_options(request: Request) -> ListOptions:
     )
 
 
-def _decoded(request: Request, content: bytes) -> Document:
-    """The body of a POST or PUT as a JSON object, however it is written."""
+def _decoded(request: Request, content: bytes, check: FieldCheck) -> Document:
+    """The body of a POST as a JSON object, however it is written."""
     kind_of_body = body_type(request.headers.get("content-type", ""))
-    return decode_object(decode_yaml(content) if kind_of_body is BodyType.YAML else decode_json(content))
+    return decode_object(check.yaml(content) if kind_of_body is BodyType.YAML else check.json(content))
 
 
-def _items(body: Document) -> list[Document]:
+def _items(body: Document, kind: Kind, check: FieldCheck) -> list[Document]:
     """The objects of a list; 422 for what is none."""
     items: Any = body.get("items")
     if not isinstance(items, list) or not items:
@@ -297,7 +301,8 @@ def _items(body: Document) -> list[Document]:
     if wrong:
         causes = tuple(Cause(f"items[{position}]", "must be an object") for position in wrong[:100])
         raise ApiError(Reason.INVALID, f"{len(wrong)} items are not objects", causes=causes)
-    return items
+    shape = shape_of(kind)
+    return [check.admit(shape, item, f"items[{position}]") for position, item in enumerate(items)]
 
 
 def _check_callee(items: Sequence[Document], function: str) -> None:
@@ -317,16 +322,21 @@ def _not_allowed(method: str, what: str) -> ApiError:
     return ApiError(Reason.METHOD_NOT_ALLOWED, f"{method} is not allowed on {what}")
 
 
-def _written(request: Request, renderer: Renderer, answer: Answer) -> Response:
+def _written(request: Request, renderer: Renderer, answer: Answer, warnings: Sequence[str] = ()) -> Response:
     """What a writing verb answers: the object in the form asked for, or the Status of a delete."""
     body = answer.body if answer.body.startswith(b'{"kind":"Status"') else renderer.one(answer.body)
-    return _answer(request, body, status=answer.status, etag=answer.etag)
+    return _answer(request, body, status=answer.status, etag=answer.etag, warnings=warnings)
 
 
-def _answer(request: Request, body: bytes, *, status: int = 200, etag: str | None = None) -> Response:
+def _answer(
+    request: Request, body: bytes, *, status: int = 200, etag: str | None = None, warnings: Sequence[str] = ()
+) -> Response:
     query = request.query_params
     if query and query.get("pretty", "").lower() in ("true", "1"):
         body = pretty(body)
-    return Response(
+    response = Response(
         body, status_code=status, media_type="application/json", headers={"ETag": etag} if etag is not None else None
     )
+    for warning in warnings:
+        response.headers.append("Warning", warning_header(warning))
+    return response

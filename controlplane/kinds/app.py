@@ -11,7 +11,7 @@ from pydantic import Field
 from controlplane.clock import format_time
 from controlplane.errors import Cause, invalid
 from controlplane.kinds.references import BlobReference, digest_of
-from controlplane.machinery.conditions import Condition, ObjectCondition, with_condition
+from controlplane.machinery.conditions import Condition, Conditions, with_condition
 from controlplane.machinery.documents import value_at
 from controlplane.machinery.kind import ALL_VERBS, AdmissionContext, Column, Document, Kind, Scope, Subresource
 from controlplane.machinery.meta import LAST_APPLIED
@@ -51,7 +51,7 @@ class AppStatus(ApiModel):
 
     phase: str | None = Field(default=None, description="Pending, Ready, Failed or Terminating.")
     message: str | None = Field(default=None, description="Why it is in that phase.")
-    conditions: list[ObjectCondition] | None = Field(default=None, description="Ready.")
+    conditions: Conditions | None = Field(default=None, description="Ready.")
     observed_generation: int | None = Field(default=None, description="The generation this status speaks of.")
     version: int | None = Field(default=None, description="Counts the deploys.")
     deploy_time: str | None = Field(default=None, description="When it was last deployed.")

@@ -22,6 +22,7 @@ from controlplane.machinery.kind import (
     Column,
     Document,
     Kind,
+    ScalePaths,
     Scope,
     Subresource,
     Unoffered,
@@ -234,6 +235,7 @@ FUNCTION = Kind(
     short_names=("fn",),
     selectable_fields=("spec.state", "status.phase", "status.reason"),
     unoffered=UNOFFERED,
+    scale=ScalePaths(wanted="spec.scaling.minWorkers", observed="status.workers.ready"),
     subresources=(
         Subresource("log", ("get",), "What the workers printed."),
         Subresource("calls", ("create",), "Create many calls at once.", kind="FunctionCallList"),

@@ -16,7 +16,7 @@ from controlplane.errors import ApiError, Cause, Reason, invalid
 from controlplane.kinds.money import Estimate
 from controlplane.kinds.payload import Payload
 from controlplane.kinds.references import ObjectName, digest_of
-from controlplane.machinery.conditions import ObjectCondition
+from controlplane.machinery.conditions import Conditions
 from controlplane.machinery.documents import immutable
 from controlplane.machinery.grammar import LABEL_VALUE_PATTERN
 from controlplane.machinery.kind import ALL_VERBS, AdmissionContext, Column, Document, Kind, Scope, Subresource
@@ -99,7 +99,7 @@ class FunctionCallStatus(ApiModel):
     )
     reason: str | None = Field(default=None, description="Why it is in that phase, such as RemoteError.")
     message: str | None = Field(default=None, description="Why it is in that phase, in a sentence.")
-    conditions: list[ObjectCondition] | None = Field(default=None, description="Scheduled and Funded.")
+    conditions: Conditions | None = Field(default=None, description="Scheduled and Funded.")
     start_time: str | None = Field(default=None, description="When a worker last took it.")
     completion_time: str | None = Field(default=None, description="When it ended.")
     retries: int | None = Field(default=None, description="Runs again after an exception.")
@@ -249,6 +249,7 @@ FUNCTION_CALL = Kind(
         "spec.mapIndex",
         "spec.timeout",
     ),
+    owners_from_first_apply=True,
     subresources=(Subresource("log", ("get",), "What its worker printed while it ran the call."),),
     strategy=FunctionCallStrategy(),
     deleting_phase="",

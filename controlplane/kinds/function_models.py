@@ -33,7 +33,7 @@ from controlplane.kinds.workload import (
     Sidecars,
     Volumes,
 )
-from controlplane.machinery.conditions import ObjectCondition
+from controlplane.machinery.conditions import Conditions
 from controlplane.machinery.model import ApiModel
 from controlplane.machinery.problems import FORBIDDEN, NOT_SUPPORTED, problem
 from controlplane.machinery.quantities import Duration, Money, duration_between
@@ -226,7 +226,7 @@ class FunctionStatus(ApiModel):
     )
     reason: str | None = Field(default=None, description="Why it is in that phase, in one word.")
     message: str | None = Field(default=None, description="Why it is in that phase, in a sentence.")
-    conditions: list[ObjectCondition] | None = Field(default=None, description="Ready and Funded.")
+    conditions: Conditions | None = Field(default=None, description="Ready and Funded.")
     observed_generation: int | None = Field(default=None, description="The generation this status speaks of.")
     workers: FunctionWorkers | None = Field(default=None, description="Its workers.")
     queue: FunctionQueue | None = Field(default=None, description="Its calls that have not ended.")

@@ -16,7 +16,7 @@ from controlplane.kinds.references import (
     ShortText,
     Text,
 )
-from controlplane.machinery.conditions import ObjectCondition
+from controlplane.machinery.conditions import Conditions
 from controlplane.machinery.grammar import TAG_PATTERN
 from controlplane.machinery.model import ApiModel
 from controlplane.machinery.problems import FORBIDDEN, REQUIRED, problem
@@ -158,7 +158,7 @@ class ImageBuildStatus(ApiModel):
     phase: str | None = Field(default=None, description="Pending, Ready, Failed or Terminating.")
     reason: str | None = Field(default=None, description="Why the build failed, in one word.")
     message: str | None = Field(default=None, description="Why the build failed, in a sentence.")
-    conditions: list[ObjectCondition] | None = Field(default=None, description="Ready.")
+    conditions: Conditions | None = Field(default=None, description="Ready.")
     observed_generation: int | None = Field(default=None, description="The generation this status speaks of.")
     digest: str | None = Field(default=None, description="Digest of the manifest.")
     reference: str | None = Field(default=None, description="What to pull it by.")

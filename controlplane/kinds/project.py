@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from controlplane.machinery.conditions import Condition, ObjectCondition, with_condition
+from controlplane.machinery.conditions import Condition, Conditions, with_condition
 from controlplane.machinery.kind import ALL_VERBS, AdmissionContext, Document, Kind, Scope
 from controlplane.machinery.model import ApiModel
 from controlplane.machinery.table import AGE_COLUMN, NAME_COLUMN, PHASE_COLUMN
@@ -22,7 +22,7 @@ class ProjectStatus(ApiModel):
 
     phase: str | None = Field(default=None, description="Ready or Terminating.")
     reason: str | None = Field(default=None, description="Why it is in that phase, in one word.")
-    conditions: list[ObjectCondition] | None = Field(default=None, description="Ready.")
+    conditions: Conditions | None = Field(default=None, description="Ready.")
 
 
 class ProjectStrategy:

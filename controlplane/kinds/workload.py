@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, 
 
 from controlplane.kinds.references import AbsolutePath, EnvName, ImageReference, ObjectName, Text
 from controlplane.machinery.grammar import HOST_PATTERN
-from controlplane.machinery.model import ApiModel
+from controlplane.machinery.model import ApiModel, list_map
 from controlplane.machinery.problems import DUPLICATE, FORBIDDEN, REQUIRED, Problem, problem, problems
 from controlplane.machinery.quantities import Duration, duration_between
 
@@ -93,7 +93,7 @@ def unique_by(read: Callable[[Any], str], path: str) -> AfterValidator:
     return AfterValidator(validate)
 
 
-Env = Annotated[list[EnvVar], unique_by(lambda item: str(item.name), ".name")]
+Env = Annotated[list[EnvVar], unique_by(lambda item: str(item.name), ".name"), list_map("name")]
 
 
 def _secret_by_name(value: object) -> object:
@@ -110,7 +110,9 @@ class SecretMount(ApiModel):
 
 
 Secrets = Annotated[
-    list[Annotated[SecretMount, BeforeValidator(_secret_by_name)]], unique_by(lambda item: str(item.name), ".name")
+    list[Annotated[SecretMount, BeforeValidator(_secret_by_name)]],
+    unique_by(lambda item: str(item.name), ".name"),
+    list_map("name"),
 ]
 
 
@@ -139,7 +141,9 @@ class VolumeMount(ApiModel):
         return revision
 
 
-Volumes = Annotated[list[VolumeMount], unique_by(lambda item: str(item.mount_path), ".mountPath")]
+Volumes = Annotated[
+    list[VolumeMount], unique_by(lambda item: str(item.mount_path), ".mountPath"), list_map("mountPath")
+]
 
 Argv = Annotated[list[Text], Field(min_length=1, max_length=ARGUMENTS_MAX)]
 
@@ -163,7 +167,7 @@ class Sidecar(ApiModel):
     startup_timeout: Duration | None = Field(default=None, description="How long it may take to be ready.")
 
 
-Sidecars = Annotated[list[Sidecar], unique_by(lambda item: str(item.name), ".name")]
+Sidecars = Annotated[list[Sidecar], unique_by(lambda item: str(item.name), ".name"), list_map("name")]
 
 EgressHost = Annotated[str, StringConstraints(pattern=HOST_PATTERN, max_length=253)]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from controlplane.clock import format_time
-from controlplane.machinery.model import ApiModel
+from controlplane.machinery.model import ApiModel, list_map
 
 
 class ObjectCondition(ApiModel):
@@ -22,6 +22,9 @@ class ObjectCondition(ApiModel):
     message: str = Field(description="A sentence for people.")
     last_transition_time: str = Field(description="When `status` last changed.")
     observed_generation: int | None = Field(default=None, description="The generation the condition speaks of.")
+
+
+Conditions = Annotated[list[ObjectCondition], list_map("type")]
 
 
 @dataclass(frozen=True, slots=True)

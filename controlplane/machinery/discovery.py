@@ -45,6 +45,7 @@ def api_resource_list(kinds: Iterable[Kind]) -> dict[str, Any]:
                 "name": f"{kind.plural}/{subresource.name}",
                 "singularName": "",
                 "namespaced": kind.scope is Scope.PROJECT,
+                **({"group": subresource.group, "version": VERSION} if subresource.group != GROUP else {}),
                 "kind": subresource.kind or kind.kind,
                 "verbs": list(subresource.verbs),
             }
@@ -96,7 +97,7 @@ def _aggregated_resource(kind: Kind) -> dict[str, Any]:
         resource["subresources"] = [
             {
                 "subresource": subresource.name,
-                "responseKind": _response_kind(subresource.kind or kind.kind),
+                "responseKind": _response_kind(subresource.kind or kind.kind, subresource.group),
                 "verbs": list(subresource.verbs),
             }
             for subresource in kind.served_subresources
@@ -104,5 +105,6 @@ def _aggregated_resource(kind: Kind) -> dict[str, Any]:
     return resource
 
 
-def _response_kind(kind: str) -> dict[str, str]:
-    return {"group": GROUP, "version": VERSION, "kind": kind}
+def _response_kind(kind: str, group: str = GROUP) -> dict[str, str]:
+    # The one other group is autoscaling, whose Scale is of version v1 as well.
+    return {"group": group, "version": VERSION, "kind": kind}

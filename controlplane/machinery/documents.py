@@ -45,7 +45,7 @@ def document_for_update(kind: Kind, stored: Document, body: Document) -> Documen
     another name, kind or namespace, `Conflict` for another uid, `Invalid`, `Unsupported` or `FieldImmutable`.
     """
     check_type(kind, body)
-    _check_identity(kind, stored["metadata"], body.get("metadata"))
+    check_identity(kind, stored["metadata"], body.get("metadata"))
     causes: list[Cause] = []
     metadata = metadata_for_update(stored["metadata"], body.get("metadata"), causes)
     spec, found = judged_spec(kind, _with_kept_fields(kind, stored.get("spec", {}), body.get("spec")))
@@ -105,7 +105,7 @@ def _at(value: Any, steps: list[str]) -> Any:  # noqa: ANN401 - JSON of any shap
     return value
 
 
-def _check_identity(kind: Kind, stored: Document, raw: object) -> None:
+def check_identity(kind: Kind, stored: Document, raw: object) -> None:
     """`BadRequest` or `Conflict` when the body's metadata names another object than the path."""
     if not isinstance(raw, dict):
         return

@@ -19,6 +19,9 @@ from controlplane.machinery.model import ApiModel
 GROUP = "nodus.dev"
 VERSION = "v1"
 API_VERSION = f"{GROUP}/{VERSION}"
+SCALE_GROUP = "autoscaling"
+SCALE_KIND = "Scale"
+SCALE_API_VERSION = f"{SCALE_GROUP}/v1"
 
 Document = dict[str, Any]
 
@@ -111,9 +114,22 @@ class Subresource:
     description: str
     kind: str = ""
     """Empty means the kind of the object itself."""
+    group: str = GROUP
+    """Of `kind`: a Scale is not ours."""
 
 
-STATUS_SUBRESOURCE = Subresource("status", ("get",), "The object; its status is written by the server.")
+_WRITABLE = ("get", "patch", "update")
+_STATUS_READ = Subresource("status", ("get",), "The object; its status is written by the server.")
+_STATUS = Subresource("status", _WRITABLE, "The object; clients may add conditions of their own to its status.")
+_SCALE = Subresource("scale", _WRITABLE, "How many replicas are wanted.", SCALE_KIND, SCALE_GROUP)
+
+
+@dataclass(frozen=True)
+class ScalePaths:
+    """Where an object keeps what `autoscaling/v1` calls replicas: dotted paths of a wanted and an observed count."""
+
+    wanted: str
+    observed: str
 
 
 @dataclass(frozen=True)
@@ -152,10 +168,15 @@ class Kind:
     """Paths under `spec.` that no update may change (409 FieldImmutable); an update that leaves one out keeps it."""
     quiet_fields: tuple[str, ...] = ()
     """Fields of `spec.` whose change alone is no new generation (an App's renewals)."""
+    owners_from_first_apply: bool = False
+    """Whether `managedFields` begin with the first server-side apply and not with the create: for kinds whose objects
+    are made by programs all day and hardly ever shared (FunctionCall)."""
     unoffered: tuple[Unoffered, ...] = ()
     """What the specs may say but this deployment refuses."""
     subresources: tuple[Subresource, ...] = ()
-    """What is served below its objects beyond `status`, which every kind that has one serves for reading."""
+    """What is served below its objects beyond `status` and `scale`."""
+    scale: ScalePaths | None = None
+    """Set for kinds that `kubectl scale` can scale."""
     deletion_finalizer: str = ""
     """Left on an object when its delete is asked, until a controller cleaned up after it."""
     deleting_phase: str = "Terminating"
@@ -183,7 +204,13 @@ class Kind:
     @property
     def served_subresources(self) -> tuple[Subresource, ...]:
         """All subresources, as discovery and OpenAPI list them."""
-        return ((STATUS_SUBRESOURCE,) if self.status else ()) + self.subresources
+        status = () if self.status is None else (_STATUS if self.takes_conditions else _STATUS_READ,)
+        return status + ((_SCALE,) if self.scale else ()) + self.subresources
+
+    @property
+    def takes_conditions(self) -> bool:
+        """Whether clients may write conditions of their own into the status."""
+        return self.status is not None and "conditions" in self.status.model_fields and Verb.PATCH in self.verbs
 
     @cached_property
     def selectable_paths(self) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -40,10 +40,10 @@ _KEY = re.compile(
 )
 _LABEL_VALUE = re.compile(LABEL_VALUE_PATTERN)
 
-_CLIENT_FIELDS = ("labels", "annotations", "finalizers", "ownerReferences")
+CLIENT_FIELDS = ("labels", "annotations", "finalizers", "ownerReferences")
 _KNOWN = frozenset(
     {
-        *_CLIENT_FIELDS,
+        *CLIENT_FIELDS,
         "name",
         "generateName",
         "namespace",
@@ -95,10 +95,10 @@ def metadata_for_create(kind: Kind, raw: object, project: str, causes: list[Caus
     owned = _client_fields(raw, causes)
     for field in ("labels", "annotations"):
         if field in owned:
-            kept = {key: value for key, value in owned.pop(field).items() if not _is_reserved(key)}
+            kept = {key: value for key, value in owned.pop(field).items() if not is_reserved(key)}
             if kept:
                 metadata[field] = kept
-    if any(_is_reserved(name) for name in owned.get("finalizers", ())):
+    if any(is_reserved(name) for name in owned.get("finalizers", ())):
         causes.append(_reserved("metadata.finalizers"))
     metadata.update(owned)
     return metadata
@@ -111,7 +111,7 @@ def metadata_for_update(stored: Document, raw: object, causes: list[Cause]) -> D
     cause.
     """
     raw = _object(raw, causes)
-    metadata = {field: value for field, value in stored.items() if field not in _CLIENT_FIELDS}
+    metadata = {field: value for field, value in stored.items() if field not in CLIENT_FIELDS}
     owned = _client_fields(raw, causes)
     for field in ("labels", "annotations"):
         merged = _with_reserved(f"metadata.{field}", stored.get(field, {}), owned.pop(field, {}), causes)
@@ -133,6 +133,11 @@ def check_namespace(kind: Kind, raw_metadata: Mapping[str, Any], project: str) -
             "the namespace of the provided object does not match the namespace sent on the request",
             fix="Leave `metadata.namespace` out, or send the object to that project's path.",
         )
+
+
+def is_reserved(key: str) -> bool:
+    """Whether the key is the server's; the last applied manifest and requests for actions are the client's."""
+    return key.startswith(RESERVED_PREFIX) and key != LAST_APPLIED and not key.endswith(REQUEST_SUFFIX)
 
 
 def is_requested_at(key: str) -> bool:
@@ -188,7 +193,7 @@ def _names(raw: dict[str, Any], causes: list[Cause]) -> Document:
 def _client_fields(raw: dict[str, Any], causes: list[Cause]) -> Document:
     """The valid ones of the client's fields, without empty ones."""
     found: Document = {}
-    for field in _CLIENT_FIELDS:
+    for field in CLIENT_FIELDS:
         value = raw.get(field)
         if not value:
             if value is not None and not isinstance(value, dict if field in ("labels", "annotations") else list):
@@ -204,7 +209,7 @@ def _client_fields(raw: dict[str, Any], causes: list[Cause]) -> Document:
 def _labels(value: object, causes: list[Cause]) -> object:
     if not _is_text_map(value, "metadata.labels", causes):
         return value
-    if sum(not _is_reserved(key) for key in value) > LABELS_MAX:
+    if sum(not is_reserved(key) for key in value) > LABELS_MAX:
         causes.append(Cause("metadata.labels", f"must have at most {LABELS_MAX} items", problems.TOO_MANY))
     for key, text in value.items():
         _check_key("metadata.labels", key, causes)
@@ -281,21 +286,16 @@ def _check_key(path: str, key: str, causes: list[Cause]) -> None:
         )
 
 
-def _is_reserved(key: str) -> bool:
-    """Whether the key is the server's; the last applied manifest and requests for actions are the client's."""
-    return key.startswith(RESERVED_PREFIX) and key != LAST_APPLIED and not key.endswith(REQUEST_SUFFIX)
-
-
 def _with_reserved(path: str, stored: Mapping[str, str], new: Mapping[str, str], causes: list[Cause]) -> dict[str, str]:
-    causes += [_reserved(f"{path}[{key}]") for key in new if _is_reserved(key) and new[key] != stored.get(key)]
-    return {**{key: text for key, text in stored.items() if _is_reserved(key)}, **new}
+    causes += [_reserved(f"{path}[{key}]") for key in new if is_reserved(key) and new[key] != stored.get(key)]
+    return {**{key: text for key, text in stored.items() if is_reserved(key)}, **new}
 
 
 def _finalizers(stored: Document, new: list[str], causes: list[Cause]) -> list[str]:
     """The new finalizers and those of the server that the client left out; none may join a deletion."""
     present: list[str] = stored.get("finalizers", [])
     added = [name for name in new if name not in present]
-    if any(_is_reserved(name) for name in added):
+    if any(is_reserved(name) for name in added):
         causes.append(_reserved("metadata.finalizers"))
     elif added and "deletionTimestamp" in stored:
         causes.append(
@@ -305,7 +305,7 @@ def _finalizers(stored: Document, new: list[str], causes: list[Cause]) -> list[s
                 problems.FORBIDDEN,
             )
         )
-    return [*(name for name in present if _is_reserved(name) and name not in new), *new]
+    return [*(name for name in present if is_reserved(name) and name not in new), *new]
 
 
 def _reserved(path: str) -> Cause:

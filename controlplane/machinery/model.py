@@ -9,7 +9,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
+
+LIST_TYPE = "x-kubernetes-list-type"
+"""Of a list in a schema: `map` and `set` have items with owners of their own; without it the list is one field."""
+LIST_MAP_KEYS = "x-kubernetes-list-map-keys"
+"""Of a list of type `map`: the fields that tell its items apart."""
 
 _ACRONYMS = {"usd": "USD", "url": "URL", "urls": "URLs"}
 """Words that keep their capitals inside a name (`maxCostUSD`); "id" does not (`mapId`)."""
@@ -20,6 +25,11 @@ def wire_name(name: str) -> str:
     """The name on the wire of a Python field: `max_cost_usd` becomes `maxCostUSD`, `copy_` becomes `copy`."""
     first, *rest = name.rstrip("_").split("_")
     return first + "".join(_ACRONYMS.get(word, word.capitalize()) for word in rest)
+
+
+def list_map(*keys: str) -> Any:  # noqa: ANN401 - as pydantic's Field, which it stands for
+    """Marks a list whose items are told apart by these fields, so that several appliers can share it."""
+    return Field(json_schema_extra={LIST_TYPE: "map", LIST_MAP_KEYS: [*keys]})
 
 
 class ApiModel(BaseModel):

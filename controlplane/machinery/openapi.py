@@ -15,7 +15,7 @@ from controlplane.machinery.schemas import META_PREFIX, PREFIX, Schema, group_ve
 
 GROUP_PATH = f"apis/{GROUP}/{VERSION}"
 # Strategic merge is left out on purpose: kubectl apply takes its patch type from here (R-DISC-7).
-PATCH_TYPES = ("application/merge-patch+json", "application/json-patch+json")
+PATCH_TYPES = ("application/merge-patch+json", "application/json-patch+json", "application/apply-patch+yaml")
 BODY_TYPES = ("application/json", "application/yaml")
 
 _ACTIONS = {
@@ -113,8 +113,10 @@ def _query(verb: Verb) -> list[Schema]:
     match verb:
         case Verb.LIST:
             return _LIST_PARAMETERS
-        case Verb.CREATE | Verb.UPDATE | Verb.PATCH:
+        case Verb.CREATE | Verb.UPDATE:
             return _WRITE_PARAMETERS
+        case Verb.PATCH:
+            return [*_WRITE_PARAMETERS, _FORCE]
         case Verb.DELETE:
             return _DELETE_PARAMETERS
         case Verb.DELETE_COLLECTION:
@@ -138,9 +140,10 @@ def _body(verb: Verb, name: str) -> dict[str, Any] | None:
 
 def _subresource_operation(kind: Kind, subresource: Subresource, verb: str) -> dict[str, Any]:
     is_text = subresource.name == "log"
+    shown = f"{PREFIX}{kind.kind}" if subresource.group == GROUP else f"{META_PREFIX}{subresource.kind}"
     schema: Schema = {"type": "string" if is_text else "object"}
-    if verb == "get" and not is_text:
-        schema = reference(f"{PREFIX}{kind.kind}")
+    if verb in ("get", "update", "patch") and not is_text:
+        schema = reference(shown)
     operation: dict[str, Any] = {
         "summary": subresource.description,
         "operationId": f"{verb}{kind.kind}{subresource.name.capitalize()}",
@@ -150,10 +153,13 @@ def _subresource_operation(kind: Kind, subresource: Subresource, verb: str) -> d
             "default": _response("An error.", reference(f"{META_PREFIX}Status")),
         },
         "x-kubernetes-action": "connect" if is_text else _method(verb),
-        "x-kubernetes-group-version-kind": group_version_kind(subresource.kind or kind.kind),
+        "x-kubernetes-group-version-kind": group_version_kind(subresource.kind or kind.kind, subresource.group),
     }
     if is_text:
         operation["parameters"] = _LOG_PARAMETERS
+    if verb in ("update", "patch"):
+        operation["parameters"] = _query(Verb(verb))
+        operation["requestBody"] = _body(Verb(verb), shown)
     if verb == "create":
         operation["requestBody"] = {"content": {"application/json": {"schema": schema}}}
     return operation
@@ -178,9 +184,14 @@ _SELECTORS = [
 ]
 _WRITE_PARAMETERS = [
     _DRY_RUN,
-    _parameter("fieldManager", "Who writes."),
-    _parameter("fieldValidation", "Accepted; unknown fields are always refused, as with Strict."),
+    _parameter("fieldManager", "Who writes and owns the fields; an apply must say it."),
+    _parameter(
+        "fieldValidation",
+        "What to do about unknown and repeated fields: Strict refuses them with a 400, Warn tells them in Warning "
+        "headers, Ignore drops them. Unset refuses unknown ones together with everything else that is invalid (422).",
+    ),
 ]
+_FORCE = _parameter("force", "Whether an apply takes over fields of other managers.", "boolean")
 _DELETE_PARAMETERS = [
     _DRY_RUN,
     _parameter("propagationPolicy", "What happens to what it owns: Foreground, Background or Orphan."),

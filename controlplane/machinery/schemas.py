@@ -11,13 +11,21 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
-from controlplane.machinery.kind import API_VERSION, GROUP, VERSION, Kind
+from controlplane.machinery.kind import (
+    API_VERSION,
+    GROUP,
+    SCALE_API_VERSION,
+    SCALE_GROUP,
+    SCALE_KIND,
+    VERSION,
+    Kind,
+)
 from controlplane.machinery.meta import OwnerReference
-from controlplane.machinery.model import ApiModel
+from controlplane.machinery.model import LIST_MAP_KEYS, LIST_TYPE, ApiModel
 
 PREFIX = f"dev.nodus.{VERSION}."
 META_PREFIX = "dev.nodus.meta.v1."
-_REF = "#/components/schemas/"
+SCHEMA_REFERENCE = "#/components/schemas/"
 
 Schema = dict[str, Any]
 
@@ -29,7 +37,7 @@ def schemas(kinds: Iterable[Kind]) -> dict[str, Schema]:
     for kind in kinds:
         models.update(dict.fromkeys(model for model in (kind.spec, kind.status, kind.flat) if model is not None))
     _, generated = models_json_schema(
-        [(model, "validation") for model in models], ref_template=f"{_REF}{PREFIX}{{model}}"
+        [(model, "validation") for model in models], ref_template=f"{SCHEMA_REFERENCE}{PREFIX}{{model}}"
     )
     found = {f"{PREFIX}{name}": _rewritten(schema) for name, schema in generated["$defs"].items()}
     found.update(_meta_schemas())
@@ -41,12 +49,12 @@ def schemas(kinds: Iterable[Kind]) -> dict[str, Schema]:
 
 def reference(name: str) -> Schema:
     """A reference to the schema of that name."""
-    return {"$ref": f"{_REF}{name}"}
+    return {"$ref": f"{SCHEMA_REFERENCE}{name}"}
 
 
-def group_version_kind(kind: str) -> Schema:
+def group_version_kind(kind: str, group: str = GROUP) -> Schema:
     """How Kubernetes clients recognise what a schema or an operation is about."""
-    return {"group": GROUP, "version": VERSION, "kind": kind}
+    return {"group": group, "version": VERSION, "kind": kind}
 
 
 def _object_schema(kind: Kind, found: dict[str, Schema]) -> Schema:
@@ -122,8 +130,13 @@ def _meta_schemas() -> dict[str, Schema]:
     """What Kubernetes defines for every group, as far as it is served."""
     return {
         f"{META_PREFIX}ObjectMeta": _object("Metadata of an object.", _object_meta_fields()),
+        f"{META_PREFIX}ManagedFieldsEntry": _object("The fields that one writer set.", _managed_fields_entry()),
         f"{META_PREFIX}ListMeta": _object("Metadata of a list.", _list_meta_fields()),
         f"{META_PREFIX}Status": _object("An error, or the outcome of a delete.", _status_fields()),
+        f"{META_PREFIX}{SCALE_KIND}": {
+            **_object("How many replicas of an object are wanted.", _scale_fields()),
+            "x-kubernetes-group-version-kind": [group_version_kind(SCALE_KIND, SCALE_GROUP)],
+        },
         f"{META_PREFIX}DeleteOptions": _object("How to delete.", _delete_options_fields()),
         f"{META_PREFIX}Patch": {"type": "object", "description": "A merge patch, or the operations of a JSON patch."},
     }
@@ -150,12 +163,33 @@ def _object_meta_fields() -> dict[str, Schema]:
             "type": "array",
             "description": "Who must agree before a deleted object goes.",
             "items": {"type": "string"},
+            LIST_TYPE: "set",
         },
         "ownerReferences": {
             "type": "array",
             "description": "What this object belongs to; it goes when all of these are gone.",
             "items": reference(f"{PREFIX}{OwnerReference.__name__}"),
+            LIST_TYPE: "map",
+            LIST_MAP_KEYS: ["uid"],
         },
+        "managedFields": {
+            "type": "array",
+            "description": "Who set which fields; server-side apply asks before it changes another's.",
+            "items": reference(f"{META_PREFIX}ManagedFieldsEntry"),
+        },
+        "selfLink": _text("Ignored."),
+    }
+
+
+def _managed_fields_entry() -> dict[str, Schema]:
+    return {
+        "manager": _text("Who set the fields."),
+        "operation": _text("How: Apply or Update.", enum=["Apply", "Update"]),
+        "apiVersion": _text("The version of the kind in which the fields are named."),
+        "time": _time("When the set of fields last changed."),
+        "fieldsType": _text("Always FieldsV1."),
+        "fieldsV1": {"type": "object", "description": "The fields, nested as in the object."},
+        "subresource": _text("Where they were set, if not on the object itself."),
     }
 
 
@@ -197,6 +231,19 @@ def _status_fields() -> dict[str, Schema]:
         "fix": _text("What to do next."),
         "docs": _text("Where the error code is explained."),
         "requestId": _text("Names the request in the server's logs."),
+    }
+
+
+def _scale_fields() -> dict[str, Schema]:
+    replicas: Schema = {"type": "integer", "format": "int32"}
+    wanted = {"replicas": {**replicas, "description": "How many are wanted."}}
+    observed = {"replicas": {**replicas, "description": "How many there are."}}
+    return {
+        "apiVersion": _text(f"Always {SCALE_API_VERSION}."),
+        "kind": _text(f"Always {SCALE_KIND}."),
+        "metadata": _described(f"{META_PREFIX}ObjectMeta", "That of the scaled object."),
+        "spec": _object("What is wanted.", wanted),
+        "status": _object("What the server observed. Read only.", observed),
     }
 
 

@@ -42,11 +42,12 @@ def decode_json(content: bytes) -> Any:  # noqa: ANN401 - JSON of any shape
     return value
 
 
-def decode_yaml(content: bytes) -> Any:  # noqa: ANN401 - JSON of any shape
-    """The value of a YAML document, which may hold only what JSON can; aliases and repeated keys are refused."""
+def decode_yaml(content: bytes, *, loader: type[JsonLikeLoader] | None = None) -> Any:  # noqa: ANN401 - any JSON
+    """The value of a YAML document, which may hold only what JSON can; aliases are refused, and repeated keys unless
+    `loader` has another way with them."""
     try:
         _check_yaml_events(content)
-        value = yaml.load(content, Loader=_JsonLikeLoader)  # noqa: S506 - a subclass of the safe loader
+        value = yaml.load(content, Loader=loader or _StrictLoader)  # noqa: S506 - subclasses of the safe loader
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise _unreadable(f"it must be valid YAML: {' '.join(str(error).split())}") from None
     check_depth(value)
@@ -258,17 +259,21 @@ def _unreadable(problem: str) -> ApiError:
     return ApiError(Reason.BAD_REQUEST, f"the body of the request cannot be read: {problem}")
 
 
-class _JsonLikeLoader(yaml.CSafeLoader):
-    """YAML without what JSON lacks: no timestamps and no repeated keys."""
+class JsonLikeLoader(yaml.CSafeLoader):
+    """YAML without what JSON lacks, such as timestamps. Of a repeated key the last value counts, as in JSON."""
+
+
+JsonLikeLoader.yaml_implicit_resolvers = {
+    first: [(tag, expression) for tag, expression in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+class _StrictLoader(JsonLikeLoader):
+    """The same without repeated keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         mapping = super().construct_mapping(node, deep)
         if len(mapping) != len(node.value):
             raise ValueError(f"a key is repeated in the object that starts in line {node.start_mark.line + 1}")
         return mapping
-
-
-_JsonLikeLoader.yaml_implicit_resolvers = {
-    first: [(tag, expression) for tag, expression in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}

@@ -1,8 +1,9 @@
 """The generic verbs over every kind: the domain's front door.
 
 `Resources` bundles them; `api/resources.py` and the controllers call `resources.creator.create(...)`,
-`resources.changer.change(...)`, `resources.deleter.delete(...)` and `resources.reader.list(...)`. A verb reads what it
-needs, admits the result (`controlplane/admission.py`) and commits one mutation (`mutations.py`) through the writer.
+`resources.changer.change(...)`, `resources.applier.apply(...)`, `resources.deleter.delete(...)` and
+`resources.reader.list(...)`. A verb reads what it needs, admits the result (`controlplane/admission.py`) and commits
+one mutation (`mutations.py`) through the writer.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from controlplane.admission import Admission, BlobExists
 from controlplane.clock import Clock
 from controlplane.machinery.kind import Kind
 from controlplane.resources.answers import Answer, CreateOptions, DeleteOptions, Propagation
+from controlplane.resources.applying import Applier
 from controlplane.resources.changing import Changer
 from controlplane.resources.creating import Creator
 from controlplane.resources.deletion import Deleter
@@ -39,6 +41,7 @@ class Resources:
     reader: Reader
     creator: Creator
     changer: Changer
+    applier: Applier
     deleter: Deleter
 
 
@@ -58,10 +61,13 @@ def build(
     """The verbs over this store. `kinds` and `hooks` are by kind name; a kind without hooks gets plain ones."""
     all_hooks: dict[str, KindHooks] = {kind: hooks.get(kind, PlainHooks()) for kind in kinds}
     admission = Admission(kinds=kinds, cache=cache, objects=objects, blob_exists=blob_exists, clock=clock)
+    creator = Creator(writer=writer, admission=admission, hooks=all_hooks, settings=settings, clock=clock)
+    changer = Changer(writer=writer, objects=objects, admission=admission, kinds=kinds, hooks=all_hooks, clock=clock)
     return Resources(
         admission=admission,
         reader=Reader(objects=objects, feed=feed, kinds=kinds, settings=settings),
-        creator=Creator(writer=writer, objects=objects, admission=admission, hooks=all_hooks, settings=settings),
-        changer=Changer(writer=writer, objects=objects, admission=admission, kinds=kinds, hooks=all_hooks),
+        creator=creator,
+        changer=changer,
+        applier=Applier(creator=creator, changer=changer),
         deleter=Deleter(writer=writer, objects=objects, garbage=Garbage(database), kinds=kinds, hooks=all_hooks),
     )

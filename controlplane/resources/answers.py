@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from controlplane.machinery.managed_fields import Manager
 from controlplane.store.idempotency import KeyedRequest
 
 
@@ -23,9 +24,13 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateOptions:
-    """How a create is asked: rehearse only, under which key, and expecting which ETag of an earlier rehearsal."""
+    """How a create is asked: rehearse only, under which key, and expecting which ETag of an earlier rehearsal.
+
+    `manager` is who will own the fields; None for objects that the server makes for itself.
+    """
 
     dry_run: bool = False
+    manager: Manager | None = None
     keyed: KeyedRequest | None = None
     if_match: str | None = None
 

@@ -6,19 +6,22 @@ none means "whatever it is now": when somebody was faster the change is applied 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
-import orjson
+from collections.abc import Awaitable, Callable, Mapping
 
 from controlplane.admission import Admission
+from controlplane.clock import Clock
 from controlplane.errors import not_found
 from controlplane.identity.principal import Principal
+from controlplane.machinery.apply import Apply
 from controlplane.machinery.kind import Kind
+from controlplane.machinery.managed_fields import STATUS, Manager, after_update, with_managed_fields
+from controlplane.machinery.statuses import document_for_status
 from controlplane.resources.answers import Answer
-from controlplane.resources.mutations import HTTP_OK, RaceLostError, Update
+from controlplane.resources.mutations import RaceLostError, Update
 from controlplane.store.contract import Document, Key
 from controlplane.store.hooks import KindHooks
 from controlplane.store.objects import Objects
+from controlplane.store.rehearsal import Rehearsal
 from controlplane.store.writer import Writer
 
 RACES_MAX = 8
@@ -38,38 +41,90 @@ class Changer:
         admission: Admission,
         kinds: Mapping[str, Kind],
         hooks: Mapping[str, KindHooks],
+        clock: Clock,
     ) -> None:
         self._writer = writer
         self._objects = objects
         self._admission = admission
         self._kinds = kinds
         self._hooks = hooks
+        self._clock = clock
 
     async def change(
-        self, key: Key, produce: Produce, caller: Principal, *, body: Document | None, dry_run: bool
+        self,
+        key: Key,
+        produce: Produce,
+        caller: Principal,
+        *,
+        body: Document | None,
+        dry_run: bool,
+        manager: Manager | None = None,
     ) -> Answer:
         """Store what `produce` makes of the object and answer it; nothing is written when nothing differs.
 
         `body` is what the client sent when that is an object (a merge patch, a replacement): an App counts deploys by
-        it.
+        it. `manager` becomes the owner of what changes, in the subresource it names; without one nobody does.
         Raises NotFound, Conflict for a stale resourceVersion, FieldImmutable, Invalid, and what `produce` raises.
         """
+        kind, hooks = self._kinds[key.kind], self._hooks[key.kind]
+
+        async def attempt(stored: Document) -> Update:
+            wanted = _current(kind, stored, produce(hooks.editable(stored)))
+            new = await self._judged(kind, stored, wanted, caller, body, manager.subresource if manager else "")
+            if manager is not None:
+                owners = after_update(kind, hooks.editable(stored), wanted, new, manager, self._clock.now())
+                new = with_managed_fields(new, owners)
+            return Update(kind, key, stored, new, hooks)
+
+        return await self._repeat(key, attempt, dry_run=dry_run)
+
+    async def apply(self, key: Key, apply: Apply, caller: Principal, *, dry_run: bool) -> Answer:
+        """Apply to the object as it is. Raises what `change` raises, and Conflict for fields of another manager."""
+        kind, hooks = self._kinds[key.kind], self._hooks[key.kind]
+
+        async def attempt(stored: Document) -> Update:
+            live = hooks.editable(stored)
+            wanted = _current(kind, stored, apply.wanted(live))
+            new = await self._judged(kind, stored, wanted, caller, apply.config, apply.manager.subresource)
+            owners = apply.owners(live, new, self._clock.now())
+            return Update(kind, key, stored, with_managed_fields(new, owners), hooks, claims=True)
+
+        return await self._repeat(key, attempt, dry_run=dry_run)
+
+    async def _judged(
+        self,
+        kind: Kind,
+        stored: Document,
+        wanted: Document,
+        caller: Principal,
+        body: Document | None,
+        subresource: str,
+    ) -> Document:
+        """The new object: `wanted` outside the status, or in the status alone."""
+        if subresource == STATUS:
+            return document_for_status(kind, stored, wanted)
+        return await self._admission.update(kind, stored, wanted, caller, body)
+
+    async def _repeat(self, key: Key, attempt: Callable[[Document], Awaitable[Update]], *, dry_run: bool) -> Answer:
+        """Write what `attempt` makes of the stored object; again when somebody else wrote meanwhile."""
         kind = self._kinds[key.kind]
         for _ in range(RACES_MAX):
             stored = await self._objects.get_document(key)
             if stored is None:
                 raise not_found(kind.plural, key.name)
-            wanted = produce(self._hooks[key.kind].editable(stored))
-            if _version(wanted) not in ("", _version(stored)):
-                raise RaceLostError(kind, key.name)
-            new = await self._admission.update(kind, stored, wanted, caller, body)
-            if dry_run:
-                return Answer(HTTP_OK, orjson.dumps(self._hooks[key.kind].preview(new)))
+            update = await attempt(stored)
             try:
-                return await self._writer.write(Update(kind, key, stored, new, self._hooks[key.kind]))
+                return await self._writer.write(Rehearsal(update) if dry_run else update)
             except RaceLostError:
                 continue
         raise RaceLostError(kind, key.name)
+
+
+def _current(kind: Kind, stored: Document, wanted: Document) -> Document:
+    """`wanted`, unless it names another version of the object than the stored one."""
+    if _version(wanted) not in ("", _version(stored)):
+        raise RaceLostError(kind, stored["metadata"]["name"])
+    return wanted
 
 
 def _version(document: Document) -> str:

@@ -15,18 +15,20 @@ from dataclasses import replace
 import orjson
 
 from controlplane.admission import Admission, Admitted
+from controlplane.clock import Clock
 from controlplane.errors import ApiError, Cause, Reason
 from controlplane.identity.principal import Principal
 from controlplane.machinery.kind import Kind, Scope
+from controlplane.machinery.managed_fields import first_owner, with_managed_fields
 from controlplane.machinery.validation import CAUSES_MAX
 from controlplane.resources.answers import Answer, CreateOptions
-from controlplane.resources.mutations import HTTP_OK, Create, Creation, NamesTakenError, already_exists, list_body
+from controlplane.resources.mutations import HTTP_OK, Create, Creation, NamesTakenError
 from controlplane.resources.replay import Recall, is_final
 from controlplane.settings import Settings
 from controlplane.store.contract import Document, Key
-from controlplane.store.hooks import KindHooks, differing_paths
+from controlplane.store.hooks import KindHooks
 from controlplane.store.idempotency import KEY_LENGTH_MAX, KeyedRequest
-from controlplane.store.objects import Objects
+from controlplane.store.rehearsal import UNWRITTEN_REVISION, Rehearsal
 from controlplane.store.writer import Writer
 
 NAME_TRIES_MAX = 8
@@ -41,16 +43,16 @@ class Creator:
         self,
         *,
         writer: Writer,
-        objects: Objects,
         admission: Admission,
         hooks: Mapping[str, KindHooks],
         settings: Settings,
+        clock: Clock,
     ) -> None:
         self._writer = writer
-        self._objects = objects
         self._admission = admission
         self._hooks = hooks
         self._settings = settings
+        self._clock = clock
         self._in_progress: set[str] = set()
 
     async def create(
@@ -63,7 +65,7 @@ class Creator:
         """
 
         async def attempt() -> Answer:
-            admitted = await self._admission.create(kind, project, body, caller)
+            admitted = self._owned(kind, body, await self._admission.create(kind, project, body, caller), options)
             etag = self._etag(admitted.document)
             if options.if_match not in (None, "*", etag):
                 raise ApiError(
@@ -71,10 +73,8 @@ class Creator:
                     f"`If-Match` is {options.if_match}, but a dry-run now gives {etag}",
                     fix="Repeat the dry-run, look at its estimate and send its ETag.",
                 )
-            creation = _creation(kind, project, admitted, caller)
-            if options.dry_run:
-                return replace(await self._rehearse(kind, creation), etag=etag)
-            return await self._write(kind, [creation], options.keyed, as_list=False)
+            answer = await self._write(kind, [_creation(kind, project, admitted, caller)], options, as_list=False)
+            return replace(answer, etag=etag) if options.dry_run else answer
 
         return await self._once(options, attempt)
 
@@ -89,13 +89,10 @@ class Creator:
 
         async def attempt() -> Answer:
             creations = [
-                _creation(kind, project, admitted, caller)
-                for admitted in await self._admit_all(kind, project, bodies, caller)
+                _creation(kind, project, self._owned(kind, body, admitted, options), caller)
+                for body, admitted in zip(bodies, await self._admit_all(kind, project, bodies, caller), strict=True)
             ]
-            if options.dry_run:
-                answers = [await self._rehearse(kind, creation) for creation in creations]
-                return Answer(HTTP_OK, list_body(kind, [answer.body for answer in answers], {}))
-            return await self._write(kind, creations, options.keyed, as_list=True)
+            return await self._write(kind, creations, options, as_list=True)
 
         if len(bodies) > self._settings.batch_calls_max:
             raise ApiError(
@@ -142,13 +139,15 @@ class Creator:
         finally:
             self._in_progress.discard(keyed.argument)
 
-    async def _write(
-        self, kind: Kind, creations: list[Creation], keyed: KeyedRequest | None, *, as_list: bool
-    ) -> Answer:
+    async def _write(self, kind: Kind, creations: list[Creation], options: CreateOptions, *, as_list: bool) -> Answer:
         for tries_left in reversed(range(NAME_TRIES_MAX)):
             _check_names(kind, creations)
+            keyed = None if options.dry_run else options.keyed
+            create = Create(kind, creations, self._hooks[kind.kind], keyed, as_list=as_list)
             try:
-                return await self._writer.write(Create(kind, creations, self._hooks[kind.kind], keyed, as_list=as_list))
+                if options.dry_run:
+                    return _unwritten(await self._writer.write(Rehearsal(create)))
+                return await self._writer.write(create)
             except NamesTakenError as error:
                 if not tries_left:
                     raise
@@ -156,16 +155,12 @@ class Creator:
                     creations[position].rename()
         raise AssertionError("unreachable: the last try returns or raises")
 
-    async def _rehearse(self, kind: Kind, creation: Creation) -> Answer:
-        """What a create would answer, as far as it can be told without a transaction."""
-        document = self._hooks[kind.kind].preview(creation.document)
-        stored = None if creation.generate_name else await self._objects.get_document(creation.key)
-        if stored is None:
-            return Answer(HTTP_OK, orjson.dumps(document))
-        differences = differing_paths(stored.get("spec"), document.get("spec"), "spec")
-        if differences:
-            raise already_exists(kind, creation.key.name, differences)
-        return Answer(HTTP_OK, orjson.dumps(stored))
+    def _owned(self, kind: Kind, body: Document, admitted: Admitted, options: CreateOptions) -> Admitted:
+        """The object with its creator as the owner of what `body` sent."""
+        if options.manager is None:
+            return admitted
+        owners = first_owner(kind, body, admitted.document, options.manager, self._clock.now())
+        return replace(admitted, document=with_managed_fields(admitted.document, owners))
 
     async def _admit_all(
         self, kind: Kind, project: str, bodies: Sequence[Document], caller: Principal
@@ -204,6 +199,15 @@ def _creation(kind: Kind, project: str, admitted: Admitted, caller: Principal) -
         admitted.document["metadata"]["name"],
     )
     return Creation(key, admitted.document, admitted.generate_name)
+
+
+def _unwritten(answer: Answer) -> Answer:
+    """The answer of a rehearsal: 200, and new objects have no revision yet."""
+    body: Document = orjson.loads(answer.body)
+    for document in (body, *body.get("items", ())):
+        if document["metadata"].get("resourceVersion") == UNWRITTEN_REVISION:
+            del document["metadata"]["resourceVersion"]
+    return Answer(HTTP_OK, orjson.dumps(body))
 
 
 def _check_names(kind: Kind, creations: Sequence[Creation]) -> None:

@@ -19,12 +19,13 @@ import structlog
 from controlplane.errors import ApiError, Reason, not_found
 from controlplane.machinery.kind import GROUP, Kind, Scope
 from controlplane.resources.answers import Answer, DeleteOptions, Propagation
-from controlplane.resources.mutations import HTTP_OK, Delete, RaceLostError, check_preconditions
+from controlplane.resources.mutations import HTTP_OK, Delete, RaceLostError
 from controlplane.store import finalizers
 from controlplane.store.contract import Document, Key, Reads, Selection, Tx
 from controlplane.store.garbage import Garbage, Unchanged
 from controlplane.store.hooks import KindHooks
 from controlplane.store.objects import Objects
+from controlplane.store.rehearsal import Rehearsal
 from controlplane.store.writer import Writer
 
 log = structlog.get_logger("resources")
@@ -183,13 +184,10 @@ class Deleter:
             base = await self._objects.get_document(key)
             if base is None:
                 raise not_found(kind.plural, key.name)
-            if options.dry_run:
-                check_preconditions(kind, base, options)
-                return base, base
             dependents = await self._objects.owned_by(base["metadata"]["uid"], 1)
             mutation = Delete(kind, key, base, self._hooks[key.kind], options, has_dependents=bool(dependents))
             try:
-                return base, await self._writer.write(mutation)
+                return base, await self._writer.write(Rehearsal(mutation) if options.dry_run else mutation)
             except RaceLostError:
                 continue
         raise RaceLostError(kind, key.name)

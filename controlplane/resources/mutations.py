@@ -17,6 +17,7 @@ from controlplane.errors import ApiError, Reason, not_found
 from controlplane.ids import generated_name
 from controlplane.machinery.conditions import Condition, with_condition
 from controlplane.machinery.kind import Kind
+from controlplane.machinery.managed_fields import with_managed_fields
 from controlplane.machinery.model import ApiModel
 from controlplane.resources.answers import Answer, DeleteOptions, Propagation
 from controlplane.resources.replay import first_answer, keep_answer
@@ -152,14 +153,20 @@ class Create:
 
 
 class Update:
-    """Replaces an object whose read copy is `base`, or says that the copy is no longer true."""
+    """Replaces an object whose read copy is `base`, or says that the copy is no longer true.
 
-    def __init__(self, kind: Kind, key: Key, base: Document, new: Document, hooks: KindHooks) -> None:
+    `claims` says that owning a field is a change in itself, as it is for an apply.
+    """
+
+    def __init__(
+        self, kind: Kind, key: Key, base: Document, new: Document, hooks: KindHooks, *, claims: bool = False
+    ) -> None:
         self._kind = kind
         self._key = key
         self._base = base
         self._new = new
         self._hooks = hooks
+        self._claims = claims
 
     def reads(self) -> Reads:
         reads = self._hooks.reads_update(self._key, self._new)
@@ -173,6 +180,9 @@ class Update:
         if current["metadata"]["resourceVersion"] != self._base["metadata"]["resourceVersion"]:
             raise RaceLostError(self._kind, self._key.name)
         new = self._hooks.updated(tx, self._key, current, self._new)
+        if not self._claims and _same_but_for_owners(new, current) and not _same_but_for_owners(self._new, current):
+            # What looked like a change (a Secret's value, a cancel that came too late) was none, so it owns nothing.
+            new = current
         stored = finalizers.settle(tx, self._key, new)
         if stored is None:
             self._hooks.removed(tx, self._key, new)
@@ -217,6 +227,10 @@ class Delete:
         if stored is None:
             self._hooks.removed(tx, self._key, marked)
         return stored
+
+
+def _same_but_for_owners(left: Document, right: Document) -> bool:
+    return with_managed_fields(left, []) == with_managed_fields(right, [])
 
 
 def already_exists(kind: Kind, name: str, differences: list[str]) -> ApiError:

@@ -93,9 +93,6 @@ class SecretHooks(PlainHooks):
         current = latest.digest if latest else self._digest_of_nothing
         return found if self._sealer.digest(_merged(written, {})) == current else [*found, "spec.data"]
 
-    def preview(self, document: Document) -> Document:
-        return _taken(document)[0]
-
     def editable(self, document: Document) -> Document:
         """A copy for a patch to change: every current key is there, with a marker for its value."""
         editable = copy.deepcopy(document)

@@ -3,7 +3,7 @@
 `controlplane/resources` knows no kind. Where a write of one kind must move other rows in the same commit (a call enters
 its queue, a Secret's values are sealed, a Function starts to drain), that kind's owner implements `KindHooks` and the
 composition root passes it to `Resources` by kind name. Everything here runs inside `Mutation.apply`: no I/O, quick, and
-it may run again when a batch is retried. Dry-runs call only `preview`.
+it may run again when a batch is retried. Dry-runs call the same (`store/rehearsal.py`) and what they write is dropped.
 """
 
 from __future__ import annotations
@@ -31,9 +31,6 @@ class KindHooks(Protocol):
 
     def differences(self, tx: Tx, key: Key, stored: Document, proposed: Document) -> list[str]:
         """The paths under `spec` in which a named create differs from the stored object; empty returns that object."""
-
-    def preview(self, document: Document) -> Document:
-        """What a dry-run answers: the document without anything that is only ever written."""
 
     def editable(self, document: Document) -> Document:
         """A copy of the stored object for a patch or a replacement to change; a kind whose objects do not show all they
@@ -70,9 +67,6 @@ class PlainHooks:
 
     def differences(self, tx: Tx, key: Key, stored: Document, proposed: Document) -> list[str]:
         return differing_paths(stored.get("spec"), proposed.get("spec"), "spec")
-
-    def preview(self, document: Document) -> Document:
-        return document
 
     def editable(self, document: Document) -> Document:
         return copy.deepcopy(document)

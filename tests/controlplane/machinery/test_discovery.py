@@ -32,7 +32,17 @@ def test_a_kind_is_listed_with_its_names_and_verbs_and_its_subresources_after_it
         "shortNames": ["fn"],
         "categories": ["nodus"],
     }
-    assert names[at + 1 : at + 5] == [f"functions/{name}" for name in ("status", "log", "calls", "claims")]
+    assert names[at + 1 : at + 6] == [f"functions/{name}" for name in ("status", "scale", "log", "calls", "claims")]
+    assert resources[at + 2] == {
+        "name": "functions/scale",
+        "singularName": "",
+        "namespaced": True,
+        "group": "autoscaling",
+        "version": "v1",
+        "kind": "Scale",
+        "verbs": ["get", "patch", "update"],
+    }
+    assert resources[names.index("secrets/status")]["verbs"] == ["get"]
     assert resources[names.index("attempts")]["verbs"] == ["get", "list", "watch"]
     assert resources[names.index("projects")]["namespaced"] is False
 

@@ -68,7 +68,9 @@ def test_every_write_can_be_rehearsed_and_validated(kind: Kind) -> None:
     assert set(named["patch"]["requestBody"]["content"]) == {
         "application/merge-patch+json",
         "application/json-patch+json",
+        "application/apply-patch+yaml",
     }
+    assert "force" in {parameter["name"] for parameter in named["patch"]["parameters"]}
 
 
 def test_objects_of_all_projects_can_be_listed() -> None:

@@ -1,0 +1,154 @@
+"""PUT and PATCH: what a request makes of an object, or of a view of it (`/status`, `/scale`).
+
+Here the body becomes a function from the stored object to the wanted one, whatever kind of patch it is; the verbs in
+`controlplane/resources` read, judge and write. The routes that call this are in `resources.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import orjson
+from starlette.requests import Request
+
+from api.bodies import read_body
+from api.deps import Deps, Target
+from api.negotiation import BodyType, body_type, patch_type
+from api.options import dry_run, field_check, force, manager
+from controlplane.errors import ApiError, Reason
+from controlplane.identity.principal import Principal
+from controlplane.machinery.apply import Apply
+from controlplane.machinery.field_validation import FieldCheck
+from controlplane.machinery.kind import Document, Kind
+from controlplane.machinery.managed_fields import STATUS, Operation
+from controlplane.machinery.patch import json_patch, merge_patch
+from controlplane.machinery.scale import scale_of, scaled
+from controlplane.machinery.shapes import LEAF, Shape, shape_of
+from controlplane.machinery.validation import decode_object
+from controlplane.resources import Answer
+from controlplane.resources.changing import Produce
+from controlplane.store.contract import Key
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A form in which an object is read and written: as itself, or as what one of its subresources shows."""
+
+    subresource: str
+    shape: Callable[[Kind], Shape]
+    read: Callable[[Kind, Document], Document]
+    write: Callable[[Kind, Document, Document], Document]
+    """From the stored object and the wanted form of it to the wanted object."""
+
+
+def _itself(_kind: Kind, document: Document) -> Document:
+    return document
+
+
+def _replaced(_kind: Kind, _stored: Document, wanted: Document) -> Document:
+    return wanted
+
+
+WHOLE = View("", shape_of, _itself, _replaced)
+VIEWS = {
+    STATUS: View(STATUS, shape_of, _itself, _replaced),
+    "scale": View("scale", lambda _kind: LEAF, scale_of, scaled),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """The answer to a change, in the form of its view, and what the client is to be warned about."""
+
+    answer: Answer
+    warnings: list[str]
+
+
+class Changes:
+    """Takes PUT and PATCH requests."""
+
+    def __init__(self, deps: Deps) -> None:
+        self._deps = deps
+        self._resources = deps.resources
+
+    async def change(self, request: Request, caller: Principal, target: Target, view: View) -> Changed:
+        """Do what the request asks; the caller was authorised before."""
+        check = field_check(request.query_params)
+        content = await read_body(request, self._deps.settings.body_bytes_max)
+        content_type = request.headers.get("content-type", "")
+        sort = body_type(content_type) if request.method == "PUT" else patch_type(content_type)
+        key = Key(target.kind.kind, caller.org, target.project, target.name)
+        if sort is BodyType.APPLY:
+            answer = await self._apply(
+                request, caller, target.kind, key, view, decode_object(check.apply(content)), check
+            )
+        else:
+            answer = await self._update(request, caller, target.kind, key, view, sort, content, check)
+        if view.read is not _itself:
+            shown = orjson.dumps(view.read(target.kind, orjson.loads(answer.body)))
+            answer = Answer(answer.status, shown)
+        return Changed(answer, check.warnings)
+
+    async def _apply(
+        self,
+        request: Request,
+        caller: Principal,
+        kind: Kind,
+        key: Key,
+        view: View,
+        body: Document,
+        check: FieldCheck,
+    ) -> Answer:
+        metadata = body.get("metadata")
+        if isinstance(metadata, dict) and metadata.get("managedFields"):
+            raise ApiError(
+                Reason.BAD_REQUEST,
+                "`metadata.managedFields` must not be in what is applied: the server keeps it",
+                fix="Leave `metadata.managedFields` out.",
+            )
+        config = view.write(kind, {"metadata": {"name": key.name}}, check.admit(view.shape(kind), body))
+        owner = manager(request, Operation.APPLY, view.subresource)
+        apply = Apply(kind, config, owner, force=force(request.query_params, Operation.APPLY))
+        return await self._resources.applier.apply(kind, key, apply, caller, dry_run=dry_run(request.query_params))
+
+    async def _update(
+        self,
+        request: Request,
+        caller: Principal,
+        kind: Kind,
+        key: Key,
+        view: View,
+        sort: BodyType,
+        content: bytes,
+        check: FieldCheck,
+    ) -> Answer:
+        force(request.query_params, Operation.UPDATE)
+        body = check.yaml(content) if sort is BodyType.YAML else check.json(content)
+        patched = _PATCHES[sort](body)
+
+        def produce(stored: Document) -> Document:
+            wanted = check.admit(view.shape(kind), patched(view.read(kind, stored)))
+            return view.write(kind, stored, wanted)
+
+        return await self._resources.changer.change(
+            key,
+            produce,
+            caller,
+            body=body if isinstance(body, dict) and view is WHOLE else None,
+            dry_run=dry_run(request.query_params),
+            manager=manager(request, Operation.UPDATE, view.subresource),
+        )
+
+
+def _replacement(body: object) -> Produce:
+    wanted = decode_object(body)
+    return lambda _stored: wanted
+
+
+_PATCHES: dict[BodyType, Callable[[object], Produce]] = {
+    BodyType.JSON: _replacement,
+    BodyType.YAML: _replacement,
+    BodyType.JSON_PATCH: lambda patch: lambda stored: json_patch(stored, patch),
+    BodyType.MERGE_PATCH: lambda patch: lambda stored: merge_patch(stored, patch),
+}
