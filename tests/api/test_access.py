@@ -47,6 +47,8 @@ async def test_a_scope_of_reads_does_not_write_and_one_of_writes_does_not_read(p
         (await project.client.get(f"{path}/f/status", headers=writer), "functions:read"),
         (await project.client.get(f"{path}?watch=true", headers=writer), "functions:read"),
         (await project.client.post(f"{path}/f/calls", json={}, headers=writer), "functioncalls:write"),
+        (await project.client.put(f"{path}/f/status", json={}, headers=reader), "functions:write"),
+        (await project.client.patch(f"{path}/f/scale", json={}, headers=reader), "functions:write"),
     ]
     for answer, scope in refused:
         assert (answer.status_code, answer.json()["reason"]) == (403, "Forbidden")

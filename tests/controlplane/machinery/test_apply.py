@@ -1,0 +1,347 @@
+"""Server-side apply as tables: what comes out, who owns it, and what is a conflict."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from controlplane.clock import format_time
+from controlplane.errors import ApiError
+from controlplane.kinds.registry import KINDS
+from controlplane.machinery.apply import Apply
+from controlplane.machinery.fieldsets import decoded, told
+from controlplane.machinery.managed_fields import (
+    APPLIERS_MAX,
+    UPDATERS_MAX,
+    Manager,
+    Operation,
+    after_update,
+    first_owner,
+    managers_of,
+    with_managed_fields,
+)
+
+Document = dict[str, Any]
+FUNCTION = KINDS["Function"]
+NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)
+
+
+def live(spec: Document | None = None, labels: Document | None = None) -> Document:
+    """A stored Function without owners."""
+    metadata = {"name": "f", "uid": "fn_1", "resourceVersion": "1", "creationTimestamp": format_time(NOW)}
+    return {"metadata": metadata | ({"labels": labels} if labels else {}), "spec": spec or {}, "status": {}}
+
+
+def applying(name: str, config: Document, *, force: bool = False) -> Apply:
+    return Apply(FUNCTION, config, Manager(name, Operation.APPLY), force=force)
+
+
+def applied(document: Document, name: str, config: Document, *, force: bool = False, at: datetime = NOW) -> Document:
+    """The object after an apply that admission leaves as it is."""
+    apply = applying(name, config, force=force)
+    wanted = apply.wanted(document)
+    return with_managed_fields(wanted, apply.owners(document, wanted, at))
+
+
+def updated(document: Document, name: str, *, at: datetime = NOW, **spec: Any) -> Document:
+    new = {**document, "spec": {**document["spec"], **spec}}
+    return with_managed_fields(new, after_update(FUNCTION, document, new, new, Manager(name), at))
+
+
+def created(name: str, spec: Document) -> Document:
+    document = live(spec)
+    return with_managed_fields(document, first_owner(FUNCTION, {"spec": spec}, document, Manager(name), NOW))
+
+
+def owned(document: Document) -> dict[str, list[str]]:
+    """What each manager owns, as messages tell it."""
+    return {
+        f"{manager.name}/{manager.operation}": sorted(told(path) for path in fields.fields)
+        for manager, fields in managers_of(document).items()
+    }
+
+
+ENV_A = {"name": "A", "value": "1"}
+ENV_B = {"name": "B", "value": "2"}
+
+
+@pytest.mark.parametrize(
+    ("before", "config", "after"),
+    [
+        pytest.param({}, {"timeout": "5s"}, {"timeout": "5s"}, id="a new field"),
+        pytest.param({"timeout": "5s"}, {}, {}, id="a field it leaves out goes"),
+        pytest.param(
+            {"scaling": {"minWorkers": 1, "maxWorkers": 5}},
+            {"scaling": {"maxWorkers": 5}},
+            {"scaling": {"maxWorkers": 5}},
+            id="a field of a struct goes",
+        ),
+        pytest.param({"scaling": {"minWorkers": 1}}, {}, {}, id="a struct goes with its last field"),
+        pytest.param({"env": [ENV_A, ENV_B]}, {"env": [ENV_B]}, {"env": [ENV_B]}, id="an item of a keyed list goes"),
+        pytest.param(
+            {"env": [ENV_A, ENV_B]},
+            {"env": [{"name": "A", "value": "9"}, ENV_B]},
+            {"env": [{"name": "A", "value": "9"}, ENV_B]},
+            id="an item keeps its place",
+        ),
+        pytest.param({"args": ["a", "b"]}, {"args": ["b"]}, {"args": ["b"]}, id="an atomic list is replaced"),
+        pytest.param({"args": ["a"]}, {}, {}, id="an atomic list goes"),
+        pytest.param({"timeout": "5s"}, {"timeout": None}, {}, id="null is absent"),
+        pytest.param({}, {"secrets": ["hf"]}, {"secrets": ["hf"]}, id="a bare name stands for an item"),
+    ],
+)
+def test_applying_again_changes_what_the_manager_applied_before(
+    before: Document, config: Document, after: Document
+) -> None:
+    first = applied(live({"python": "3.11"}), "ci", {"spec": before})
+    assert applied(first, "ci", {"spec": config})["spec"] == {"python": "3.11", **after}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "together", "left"),
+    [
+        pytest.param(
+            {"timeout": "5s"},
+            {"python": "3.11"},
+            {"timeout": "5s", "python": "3.11"},
+            {"python": "3.11"},
+            id="two fields",
+        ),
+        pytest.param({"env": [ENV_A]}, {"env": [ENV_B]}, {"env": [ENV_A, ENV_B]}, {"env": [ENV_B]}, id="two items"),
+        pytest.param(
+            {"secrets": [{"name": "hf"}]},
+            {"secrets": ["hf", "aws"]},
+            {"secrets": [{"name": "hf"}, {"name": "aws"}]},
+            {"secrets": [{"name": "hf"}, {"name": "aws"}]},
+            id="a bare name meets its item",
+        ),
+        pytest.param({"timeout": "5s"}, {"timeout": "5s"}, {"timeout": "5s"}, {"timeout": "5s"}, id="a shared value"),
+        pytest.param(
+            {"scaling": {"minWorkers": 1}},
+            {"scaling": {"maxWorkers": 5}},
+            {"scaling": {"minWorkers": 1, "maxWorkers": 5}},
+            {"scaling": {"maxWorkers": 5}},
+            id="two fields of one struct",
+        ),
+    ],
+)
+def test_managers_share_an_object_and_who_leaves_takes_along_what_nobody_else_wants(
+    first: Document, second: Document, together: Document, left: Document
+) -> None:
+    document = applied(applied(live(), "one", {"spec": first}), "two", {"spec": second})
+    assert document["spec"] == together
+    document = applied(document, "one", {"spec": {}})
+    assert document["spec"] == left
+    assert "one/Apply" not in owned(document)
+
+
+def test_a_field_of_another_manager_is_a_conflict_that_names_both() -> None:
+    document = applied(live(), "one", {"spec": {"timeout": "5s", "env": [ENV_A]}})
+    with pytest.raises(ApiError) as refused:
+        applied(document, "two", {"spec": {"timeout": "6s"}})
+    assert refused.value.message == 'Apply failed with 1 conflict: conflict with "one": .spec.timeout'
+    [cause] = refused.value.causes
+    assert (cause.reason, cause.field, cause.message) == (
+        "FieldManagerConflict",
+        ".spec.timeout",
+        'conflict with "one"',
+    )
+    with pytest.raises(ApiError) as refused:
+        applied(document, "two", {"spec": {"timeout": "6s", "env": [{"name": "A", "value": "2"}]}})
+    assert refused.value.message == (
+        'Apply failed with 2 conflicts: conflicts with "one":\n- .spec.env[name="A"].value\n- .spec.timeout'
+    )
+
+
+def test_an_updaters_conflict_tells_when_it_wrote() -> None:
+    document = updated(applied(live(), "one", {"spec": {"python": "3.11"}}), "kubectl-edit", timeout="5s")
+    with pytest.raises(ApiError, match=r'"kubectl-edit" using nodus.dev/v1 at 2026-11-29T12:00:00Z: .spec.timeout'):
+        applied(document, "one", {"spec": {"python": "3.11", "timeout": "6s"}})
+
+
+def test_force_takes_the_field_over() -> None:
+    document = applied(live(), "one", {"spec": {"timeout": "5s", "python": "3.11"}})
+    taken = applied(document, "two", {"spec": {"timeout": "6s"}}, force=True)
+    assert taken["spec"] == {"timeout": "6s", "python": "3.11"}
+    assert owned(taken) == {"one/Apply": [".spec.python"], "two/Apply": [".spec.timeout"]}
+    # The first manager no longer owns it, so leaving it out does not remove it.
+    assert applied(taken, "one", {"spec": {}})["spec"] == {"timeout": "6s"}
+
+
+def test_an_apply_to_an_object_without_owners_asks_before_it_changes_anything() -> None:
+    with pytest.raises(ApiError, match=r'"before-first-apply" using nodus.dev/v1 at .*: .spec.timeout'):
+        applied(live({"timeout": "5s"}), "ci", {"spec": {"timeout": "6s"}})
+    kept = applied(live({"timeout": "5s", "python": "3.11"}), "ci", {"spec": {"timeout": "5s"}})
+    assert owned(kept) == {
+        "ci/Apply": [".spec.timeout"],
+        "before-first-apply/Update": [".spec.python", ".spec.timeout"],
+    }
+    assert applied(kept, "ci", {"spec": {}})["spec"] == {"timeout": "5s", "python": "3.11"}
+
+
+def test_an_update_owns_what_it_changes_and_nobody_else_does_then() -> None:
+    document = created("make", {"timeout": "5s", "python": "3.11", "env": [ENV_A, ENV_B]})
+    changed = updated(document, "edit", timeout="6s", env=[ENV_A, {"name": "B", "value": "3"}])
+    assert owned(changed) == {
+        "make/Update": [
+            '.spec.env[name="A"]',
+            '.spec.env[name="A"].name',
+            '.spec.env[name="A"].value',
+            '.spec.env[name="B"]',
+            '.spec.env[name="B"].name',
+            ".spec.python",
+        ],
+        "edit/Update": ['.spec.env[name="B"].value', ".spec.timeout"],
+    }
+    # What is gone has no owner.
+    assert '.spec.env[name="A"]' not in owned(updated(changed, "edit", env=[]))["make/Update"]
+
+
+def test_a_creator_owns_what_it_sent_and_no_defaults() -> None:
+    document = live({"timeout": "300s", "python": "3.11"})
+    sent = {"spec": {"python": "3.11", "unknown": 1}, "metadata": {"labels": {"nodus.dev/app": "x"}}}
+    [entry] = first_owner(FUNCTION, sent, document, Manager("make"), NOW)
+    assert entry["fieldsV1"] == {"f:spec": {"f:python": {}}}
+    assert (entry["manager"], entry["operation"], entry["time"]) == ("make", "Update", "2026-11-29T12:00:00Z")
+
+
+def test_writing_the_same_again_moves_no_time() -> None:
+    later = NOW + timedelta(hours=1)
+    document = updated(applied(live(), "ci", {"spec": {"timeout": "5s"}}), "edit", python="3.11")
+    assert applied(document, "ci", {"spec": {"timeout": "5s"}}, at=later) == document
+    assert updated(document, "edit", at=later, python="3.11") == document
+
+
+def test_labels_finalizers_and_owners_are_owned_one_by_one() -> None:
+    def config(number: int) -> Document:
+        owner = {"apiVersion": "nodus.dev/v1", "kind": "App", "name": f"a{number}", "uid": f"app_{number}"}
+        return {
+            "metadata": {
+                "name": "f",
+                "labels": {f"l{number}": "x"},
+                "finalizers": [f"example.com/{number}"],
+                "ownerReferences": [owner],
+            }
+        }
+
+    document = applied(applied(live(), "one", config(1)), "two", config(2))
+    assert document["metadata"]["labels"] == {"l1": "x", "l2": "x"}
+    assert document["metadata"]["finalizers"] == ["example.com/1", "example.com/2"]
+    assert [owner["uid"] for owner in document["metadata"]["ownerReferences"]] == ["app_1", "app_2"]
+    left = applied(document, "one", {"metadata": {"name": "f"}})
+    assert left["metadata"]["labels"] == {"l2": "x"}
+    assert left["metadata"]["finalizers"] == ["example.com/2"]
+    assert [owner["uid"] for owner in left["metadata"]["ownerReferences"]] == ["app_2"]
+
+
+def test_the_servers_labels_and_the_objects_identity_have_no_owner() -> None:
+    document = live(labels={"nodus.dev/created-by": "usr_1", "team": "a"})
+    kept = applied(document, "ci", {"metadata": {"name": "f", "labels": {"team": "a"}}})
+    assert owned(kept)["before-first-apply/Update"] == [".metadata.labels.team"]
+    assert owned(kept)["ci/Apply"] == [".metadata.labels.team"]
+
+
+def test_only_so_many_updaters_are_told_apart() -> None:
+    document = live()
+    for number in range(UPDATERS_MAX + 3):
+        document = updated(document, f"w{number:02}", at=NOW + timedelta(minutes=number), **{f"field{number}": 1})
+    managers = [manager.name for manager in managers_of(document)]
+    assert len(managers) == UPDATERS_MAX
+    assert "ancient-changes" in managers
+    everything = {path for fields in managers_of(document).values() for path in fields.fields}
+    assert len(everything) == UPDATERS_MAX + 3
+
+
+def test_only_so_many_managers_may_apply() -> None:
+    document = live()
+    for number in range(APPLIERS_MAX):
+        document = applied(document, f"m{number:02}", {"metadata": {"labels": {f"l{number}": "x"}}})
+    with pytest.raises(ApiError, match="at most 50 managers"):
+        applied(document, "one-more", {"metadata": {"labels": {"more": "x"}}})
+
+
+@pytest.mark.parametrize(
+    ("given", "managers"),
+    [
+        pytest.param(None, ["ci"], id="absent keeps them"),
+        pytest.param([], ["ci"], id="empty keeps them"),
+        pytest.param([{}], [], id="one empty entry clears them"),
+        pytest.param(
+            [
+                {
+                    "manager": "other",
+                    "operation": "Apply",
+                    "apiVersion": "nodus.dev/v1",
+                    "time": "2026-01-01T00:00:00Z",
+                    "fieldsType": "FieldsV1",
+                    "fieldsV1": {"f:spec": {"f:timeout": {}}},
+                }
+            ],
+            ["other"],
+            id="entries replace them",
+        ),
+    ],
+)
+def test_clients_may_edit_the_managers(given: Any, managers: list[str]) -> None:
+    document = applied(live(), "ci", {"spec": {"timeout": "5s"}})
+    wanted = {**document, "metadata": {**document["metadata"], "managedFields": given}}
+    entries = after_update(FUNCTION, document, wanted, document, Manager("kubectl"), NOW)
+    assert [entry["manager"] for entry in entries] == managers
+
+
+ENTRY: Document = {
+    "manager": "x",
+    "operation": "Update",
+    "apiVersion": "nodus.dev/v1",
+    "time": "2026-01-01T00:00:00Z",
+    "fieldsType": "FieldsV1",
+    "fieldsV1": {"f:spec": {}},
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ("x", "metadata.managedFields"),
+        ([1], "metadata.managedFields[0]"),
+        ([ENTRY, {**ENTRY, "operation": "Merge"}], "metadata.managedFields[1]"),
+        ([{**ENTRY, "apiVersion": "v1"}], "metadata.managedFields[0]"),
+        ([{**ENTRY, "fieldsType": "FieldsV2"}], "metadata.managedFields[0]"),
+        ([{**ENTRY, "time": "yesterday"}], "metadata.managedFields[0]"),
+        ([{**ENTRY, "manager": "x" * 129}], "metadata.managedFields[0]"),
+        ([{**ENTRY, "fieldsV1": []}], "metadata.managedFields[0]"),
+        ([{**ENTRY, "fieldsV1": {"spec": {}}}], "metadata.managedFields[0]"),
+        ([{**ENTRY, "fieldsV1": {"k:{": {}}}], "metadata.managedFields[0]"),
+        ([ENTRY, ENTRY], "metadata.managedFields[1]"),
+        ([{**ENTRY, "manager": f"m{number}"} for number in range(61)], "metadata.managedFields"),
+    ],
+)
+def test_malformed_managers_are_invalid(given: Any, field: str) -> None:
+    document = live()
+    wanted = {**document, "metadata": {**document["metadata"], "managedFields": given}}
+    with pytest.raises(ApiError) as refused:
+        after_update(FUNCTION, document, wanted, document, Manager("kubectl"), NOW)
+    assert [cause.field for cause in refused.value.causes] == [field]
+
+
+def test_the_spelling_of_a_set_is_that_of_kubernetes() -> None:
+    document = applied(
+        live(),
+        "ci",
+        {
+            "metadata": {"labels": {"a.b/c": "x"}, "finalizers": ["example.com/x"]},
+            "spec": {"env": [ENV_A], "args": ["x"], "scaling": {}},
+        },
+    )
+    [entry] = document["metadata"]["managedFields"]
+    assert entry["fieldsV1"] == {
+        "f:metadata": {"f:finalizers": {'v:"example.com/x"': {}}, "f:labels": {"f:a.b/c": {}}},
+        "f:spec": {
+            "f:args": {},
+            "f:env": {'k:{"name":"A"}': {".": {}, "f:name": {}, "f:value": {}}},
+            "f:scaling": {},
+        },
+    }
+    assert decoded(entry["fieldsV1"]) == next(iter(managers_of(document).values())).fields
