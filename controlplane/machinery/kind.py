@@ -144,9 +144,9 @@ class Unoffered:
     advice: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Kind:
-    """One row of the table of kinds."""
+    """One row of the table of kinds. A row equals only itself, so what is derived from one is found quickly."""
 
     kind: str
     plural: str

@@ -52,8 +52,8 @@ def _merged(target: object, patch: object) -> object:
 def json_patch(document: Document, operations: object) -> Document:
     """`document` with the operations applied in order, all or none.
 
-    Raises `BadRequest` for a malformed patch, `Conflict` when a `test` does not hold, `Invalid` when a path does not
-    fit the document and `RequestEntityTooLarge` beyond the limits above.
+    Raises `BadRequest` for a malformed patch, `Invalid` when a `test` does not hold or a path does not fit the document
+    and `RequestEntityTooLarge` beyond the limits above.
     """
     if not isinstance(operations, list):
         raise ApiError(Reason.BAD_REQUEST, "the body of a JSON patch must be a list of operations")
@@ -128,10 +128,8 @@ class _Patcher:
     def _test(self, operation: dict[str, Any]) -> None:
         path, expected = self._path(operation), self._value(operation)
         if not _equal(self._get(path), expected):
-            raise ApiError(
-                Reason.CONFLICT,
-                f'operation {self._position} of the JSON patch failed its test: "{operation["path"]}" is different',
-            )
+            # 422 as Kubernetes has it: a 409 would make clients repeat the same patch (R-PATCH-1).
+            raise self._refused(f'the test failed, because "{operation["path"]}" is different')
 
     def _add(self, path: list[str], value: object) -> None:
         if not path:

@@ -27,7 +27,7 @@ from controlplane.store.writer import Writer
 RACES_MAX = 8
 
 Produce = Callable[[Document], Document]
-"""From a copy of the stored object (which it may change) to the object the client wants."""
+"""From the stored object, which it must leave as it is, to the object the client wants."""
 
 
 class Changer:
@@ -69,10 +69,11 @@ class Changer:
         kind, hooks = self._kinds[key.kind], self._hooks[key.kind]
 
         async def attempt(stored: Document) -> Update:
-            wanted = _current(kind, stored, produce(hooks.editable(stored)))
+            live = hooks.editable(stored)
+            wanted = _current(kind, stored, produce(live))
             new = await self._judged(kind, stored, wanted, caller, body, manager.subresource if manager else "")
             if manager is not None:
-                owners = after_update(kind, hooks.editable(stored), wanted, new, manager, self._clock.now())
+                owners = after_update(kind, live, wanted, new, manager, self._clock.now())
                 new = with_managed_fields(new, owners)
             return Update(kind, key, stored, new, hooks)
 

@@ -160,6 +160,8 @@ class Creator:
         if options.manager is None:
             return admitted
         owners = first_owner(kind, body, admitted.document, options.manager, self._clock.now())
+        if not owners:
+            return admitted
         return replace(admitted, document=with_managed_fields(admitted.document, owners))
 
     async def _admit_all(

@@ -8,7 +8,6 @@ it may run again when a batch is retried. Dry-runs call the same (`store/rehears
 
 from __future__ import annotations
 
-import copy
 from typing import Protocol
 
 from controlplane.store.contract import Document, Key, Reads, Tx
@@ -33,8 +32,8 @@ class KindHooks(Protocol):
         """The paths under `spec` in which a named create differs from the stored object; empty returns that object."""
 
     def editable(self, document: Document) -> Document:
-        """A copy of the stored object for a patch or a replacement to change; a kind whose objects do not show all they
-        hold adds something to stand for the rest."""
+        """The stored object as a patch sees it; a kind whose objects do not show all they hold adds, on a copy, what
+        stands for the rest."""
 
     def reads_update(self, key: Key, document: Document) -> Reads:
         """What `updated` needs loaded; `document` is the new one."""
@@ -69,7 +68,7 @@ class PlainHooks:
         return differing_paths(stored.get("spec"), proposed.get("spec"), "spec")
 
     def editable(self, document: Document) -> Document:
-        return copy.deepcopy(document)
+        return document
 
     def reads_update(self, key: Key, document: Document) -> Reads:
         return NO_READS

@@ -37,11 +37,12 @@ class Kubectl:
     folder: Path
     files: int = field(default=0)
 
-    async def run(self, *arguments: str) -> Told:
+    async def run(self, *arguments: str, **environment: str) -> Told:
         server = self.project.url.replace("http://", f"http://x:{self.project.key}@")
         process = await asyncio.create_subprocess_exec(
             str(KUBECTL), f"--server={server}", f"--namespace={self.project.project_name}", *arguments,
-            env={"HOME": str(self.folder), "PATH": os.environ["PATH"], "KUBECONFIG": str(self.folder / "none")},
+            env={"HOME": str(self.folder), "PATH": os.environ["PATH"], "KUBECONFIG": str(self.folder / "none"),
+                 **environment},
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         try:
@@ -201,6 +202,16 @@ async def test_patch_replace_and_label_record_their_managers(kubectl: Kubectl) -
     assert {name for name, _, _ in await kubectl.managers()} == {"kubectl-create", "kubectl-patch", "kubectl-label"}
     assert "replaced" in await kubectl("replace", "-f", kubectl.manifest({"timeout": "9s"}))
     assert "kubectl-replace" in {name for name, _, _ in await kubectl.managers()}
+
+
+async def test_edit_changes_what_the_editor_changed(kubectl: Kubectl) -> None:
+    await kubectl("create", "-f", kubectl.manifest())
+    edited = await kubectl.run("edit", "fn/f", KUBE_EDITOR="sed -i s/300s/9s/")
+    assert edited.code == 0, edited.err
+    assert await kubectl("get", "fn", "f", "-o", "jsonpath={.spec.timeout}") == "9s"
+    assert ("kubectl-edit", "Update", "") in await kubectl.managers()
+    wrong = await kubectl.run("edit", "fn/f", KUBE_EDITOR="sed -i s/timeout/tmieout/")
+    assert 'unknown field "spec.tmieout"' in wrong.err
 
 
 async def test_a_condition_of_ones_own_is_set_through_the_status_and_waited_for(kubectl: Kubectl) -> None:

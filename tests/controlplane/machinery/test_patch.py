@@ -130,11 +130,12 @@ def test_a_json_patch_does_what_rfc_6902_says(document: Any, operations: Any, re
     ("value", "tested"),
     [("qux", "bar"), (10, "10"), (1, True), (0, False), ([1], [True]), ({"a": 1}, {"a": 1, "b": 2}), (None, False)],
 )
-def test_a_failed_test_is_a_conflict_and_nothing_is_applied(value: Any, tested: Any) -> None:
+def test_a_failed_test_is_invalid_and_nothing_is_applied(value: Any, tested: Any) -> None:
     document = {"a": value, "b": 1}
     with pytest.raises(ApiError) as error:
         json_patch(document, [{"op": "remove", "path": "/b"}, {"op": "test", "path": "/a", "value": tested}])
-    assert error.value.reason is Reason.CONFLICT
+    assert error.value.reason is Reason.INVALID
+    assert [cause.field for cause in error.value.causes] == ["[1]"]
     assert document == {"a": value, "b": 1}
 
 
