@@ -23,6 +23,7 @@ from controlplane.machinery.managed_fields import (
     Managers,
     Operation,
     Owned,
+    checked_size,
     difference,
     disowned,
     entries_of,
@@ -98,7 +99,7 @@ class Apply:
             message = f"may be applied by at most {APPLIERS_MAX} managers"
             cause = Cause("metadata.managedFields", message, problems.TOO_MANY)
             raise invalid(self._kind.plural, live["metadata"]["name"], [cause])
-        return entries_of(found)
+        return checked_size(self._kind, live["metadata"]["name"], entries_of(found))
 
     def _managers(self, live: Document) -> Managers:
         """The managers so far; whatever an object without any has belongs to those who came before."""

@@ -8,6 +8,7 @@ Strict refuses the body with a 400, Warn takes it and names each field in a Warn
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Any
@@ -121,14 +122,15 @@ class _Pairs(dict[str, Any]):
 def _pairs(pairs: list[tuple[str, Any]]) -> _Pairs:
     found = _Pairs(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        found.repeated = [name for name in found if names.count(name) > 1]
+        found.repeated = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
     return found
 
 
 def _repeated_in_json(content: bytes) -> Iterator[str]:
     """Paths of the keys that are written twice in JSON that was decoded before."""
-    yield from _repeated_below(json.loads(content, object_pairs_hook=_pairs), "")
+    # Numbers stay text: only keys matter, and Python refuses to read very long ones.
+    pairs = json.loads(content, object_pairs_hook=_pairs, parse_int=str, parse_float=str)
+    yield from _repeated_below(pairs, "")
 
 
 def _repeated_below(value: object, path: str) -> Iterator[str]:

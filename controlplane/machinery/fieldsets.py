@@ -26,6 +26,8 @@ DEPTH_MAX = 64
 _MEMBER = "."
 """In `fieldsV1`: the field itself is in the set, and not only what is below it."""
 _STEP = re.compile(r"f:.+|[kv]:(?P<json>.+)|i:[0-9]{1,9}", re.DOTALL)
+_GONE: dict[Step, Any] = {"": None}
+"""Marks a path that is removed; told apart by identity."""
 _PRESENT = object()
 """The value of a field that counts by being there: an item or key with fields of its own."""
 
@@ -62,9 +64,16 @@ def merged(shape: Shape, live: Any, wanted: Any) -> Any:  # noqa: ANN401 - JSON 
 
 def without(shape: Shape, document: Document, fields: Iterable[Path]) -> Document:
     """A copy of the document without these fields; what is not there needs no removing."""
-    result: Document = orjson.loads(orjson.dumps(document))
+    root: dict[Step, Any] = {}
     for path in sorted(fields, key=len):
-        _remove(shape, result, path)
+        node = root
+        for step in path[:-1]:
+            node = node.setdefault(step, {})
+            if node is _GONE:
+                break
+        else:
+            node[path[-1]] = _GONE
+    result: Document = _without(shape, document, root)
     return result
 
 
@@ -152,26 +161,21 @@ def _below(shape: Shape, name: str) -> Shape:
     return shape.fields.get(name, LEAF) if shape.form is Form.STRUCT else shape.item or LEAF
 
 
-def _remove(shape: Shape, root: Document, path: Path) -> None:
-    """Take the field off `root` in place, if it is there."""
-    holder: Any = root
-    for step in path[:-1]:
-        found = _find(shape, holder, step)
-        if found is None:
-            return
-        holder, shape = holder[found], _below(shape, step[2:]) if step.startswith("f:") else shape.item or LEAF
-    found = _find(shape, holder, path[-1])
-    if found is not None:
-        del holder[found]
-
-
-def _find(shape: Shape, holder: object, step: Step) -> str | int | None:
-    """The key or index that `step` means in `holder`, or None where there is nothing."""
-    if isinstance(holder, dict):
-        name = step[2:]
-        return name if step.startswith("f:") and name in holder else None
-    items = items_by_step(shape, holder)
-    return list(items).index(step) if items is not None and step in items else None
+def _without(shape: Shape, value: Any, gone: Mapping[Step, Any]) -> Any:  # noqa: ANN401 - JSON of any shape
+    """`value` without what the tree of paths marks as gone; one walk, because lists may have hundreds of items."""
+    if not gone:
+        return value
+    if isinstance(value, dict):
+        return {
+            name: _without(_below(shape, name), below, gone.get(f"f:{name}", {}))
+            for name, below in value.items()
+            if gone.get(f"f:{name}") is not _GONE
+        }
+    items = items_by_step(shape, value) if shape.form in (Form.KEYED_LIST, Form.SET) else None
+    if items is None:
+        return value
+    kept = ((step, item) for step, item in items.items() if gone.get(step) is not _GONE)
+    return [_without(shape.item or LEAF, item, gone.get(step, {})) for step, item in kept]
 
 
 def _without_lone_members(node: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+import orjson
+
 from controlplane.clock import format_time, parse_time
 from controlplane.errors import Cause, invalid
 from controlplane.machinery import problems
@@ -26,6 +28,9 @@ UPDATERS_MAX = 10
 """Managers of updates on one object; the oldest beyond that are recorded together, as Kubernetes does."""
 APPLIERS_MAX = 50
 """Managers of applies on one object; each costs some hundred bytes in every version of it."""
+OWNERS_BYTES_MAX = 256 << 10
+"""All entries of one object. Appliers may own the same fields, so without it fifty of them could make an object fifty
+times as large as a body may be."""
 ANCIENT = "ancient-changes"
 BEFORE_FIRST_APPLY = "before-first-apply"
 """Owns what an object had before anybody's ownership was recorded, so that a first apply asks before it changes it."""
@@ -157,6 +162,14 @@ def after_update(
     return entries_of(_bounded({**kept, manager: owned_since(before, fields, now)}))
 
 
+def checked_size(kind: Kind, name: str, entries: list[Document]) -> list[Document]:
+    """The entries; `Invalid` when they are too large to be kept in every version of the object."""
+    causes = _size_problems(entries)
+    if causes:
+        raise invalid(kind.plural, name, causes)
+    return entries
+
+
 def disowned(managers: Managers, fields: FieldSet) -> dict[Manager, Owned]:
     """The managers without these fields; the time of who loses nothing stays."""
     return {manager: Owned(owned.fields - fields, owned.since) for manager, owned in managers.items()}
@@ -189,7 +202,7 @@ def _given(kind: Kind, live: Document, wanted: Document) -> Managers:
         return managers_of(live)
     if given == _RESET:
         return {}
-    causes: list[Cause] = []
+    causes = _size_problems(given)
     found: dict[Manager, Owned] = {}
     if not isinstance(given, list):
         causes.append(Cause("metadata.managedFields", "must be a list", problems.TYPE_INVALID))
@@ -210,6 +223,13 @@ def _given(kind: Kind, live: Document, wanted: Document) -> Managers:
     if causes:
         raise invalid(kind.plural, live["metadata"]["name"], causes)
     return found
+
+
+def _size_problems(entries: object) -> list[Cause]:
+    if len(orjson.dumps(entries)) <= OWNERS_BYTES_MAX:
+        return []
+    told = f"must be at most {OWNERS_BYTES_MAX} bytes in all: fewer managers may apply this object, or fewer fields"
+    return [Cause("metadata.managedFields", told, problems.TOO_LONG)]
 
 
 def _read(entry: object) -> tuple[Manager, Owned]:

@@ -158,6 +158,12 @@ async def test_what_is_well_formed_passes_strictly(project: ServedApi) -> None:
     assert (again.status_code, again.json()) == (200, stored.json())
 
 
+async def test_a_number_of_any_length_is_no_fault_of_the_check(project: ServedApi) -> None:
+    content = b'{"metadata": {"name": "f"}, "spec": {"timeout": %s}}' % (b"1" * 5_000)
+    answer = await project.client.post(f"{project.path}/functions?fieldValidation=Strict", content=content)
+    assert answer.status_code in (400, 422), answer.text
+
+
 async def test_another_word_is_invalid(project: ServedApi) -> None:
     for request in (
         project.client.post(f"{project.path}/functions?fieldValidation=Maybe", json={}),

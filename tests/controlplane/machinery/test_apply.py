@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import orjson
 import pytest
 
 from controlplane.clock import format_time
@@ -14,6 +15,7 @@ from controlplane.machinery.apply import Apply
 from controlplane.machinery.fieldsets import decoded, told
 from controlplane.machinery.managed_fields import (
     APPLIERS_MAX,
+    OWNERS_BYTES_MAX,
     UPDATERS_MAX,
     Manager,
     Operation,
@@ -260,6 +262,25 @@ def test_only_so_many_managers_may_apply() -> None:
         document = applied(document, f"m{number:02}", {"metadata": {"labels": {f"l{number}": "x"}}})
     with pytest.raises(ApiError, match="at most 50 managers"):
         applied(document, "one-more", {"metadata": {"labels": {"more": "x"}}})
+
+
+def test_what_all_managers_own_together_has_a_limit() -> None:
+    annotations = {f"example.com/{number:05}": "" for number in range(1_500)}
+    document = live()
+    first = applied(document, "m0", {"metadata": {"annotations": annotations}})
+    one = len(orjson.dumps(first["metadata"]["managedFields"]))
+    for number in range(OWNERS_BYTES_MAX // one):
+        document = applied(document, f"m{number}", {"metadata": {"annotations": annotations}})
+    with pytest.raises(ApiError) as refused:
+        applied(document, "one-more", {"metadata": {"annotations": annotations}})
+    assert [cause.field for cause in refused.value.causes] == ["metadata.managedFields"]
+    assert len(orjson.dumps(document["metadata"]["managedFields"])) <= OWNERS_BYTES_MAX
+
+
+def test_hundreds_of_items_go_in_one_walk() -> None:
+    many = [{"name": f"V{number}", "value": "x"} for number in range(512)]
+    document = applied(live(), "ci", {"spec": {"env": [*many, ENV_A]}})
+    assert applied(document, "ci", {"spec": {"env": [ENV_A]}})["spec"] == {"env": [ENV_A]}
 
 
 @pytest.mark.parametrize(
