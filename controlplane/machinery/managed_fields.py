@@ -162,6 +162,13 @@ def after_update(
     return entries_of(_bounded({**kept, manager: owned_since(before, fields, now)}))
 
 
+def owners_after_removal(kind: Kind, live: Document, new: Document) -> list[Document]:
+    """`managedFields` after the server itself took fields away: nobody owns what is gone."""
+    if not managed_fields(live):
+        return []
+    return entries_of(disowned(managers_of(live), difference(kind, live, new, "").removed))
+
+
 def checked_size(kind: Kind, name: str, entries: list[Document]) -> list[Document]:
     """The entries; `Invalid` when they are too large to be kept in every version of the object."""
     causes = _size_problems(entries)

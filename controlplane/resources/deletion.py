@@ -18,6 +18,7 @@ import structlog
 
 from controlplane.errors import ApiError, Reason, not_found
 from controlplane.machinery.kind import GROUP, Kind, Scope
+from controlplane.machinery.managed_fields import owners_after_removal, with_managed_fields
 from controlplane.resources.answers import Answer, DeleteOptions, Propagation
 from controlplane.resources.mutations import HTTP_OK, Delete, RaceLostError
 from controlplane.store import finalizers
@@ -69,7 +70,8 @@ class Release:
 class Disown:
     """Takes the references to one owner off an object, for deletes that orphan."""
 
-    def __init__(self, key: Key, owner_uid: str) -> None:
+    def __init__(self, kind: Kind, key: Key, owner_uid: str) -> None:
+        self._kind = kind
         self._key = key
         self._owner_uid = owner_uid
 
@@ -84,7 +86,8 @@ class Disown:
         owners = [owner for owner in metadata.pop("ownerReferences", ()) if owner["uid"] != self._owner_uid]
         if owners:
             metadata["ownerReferences"] = owners
-        tx.put(self._key, {**current, "metadata": metadata})
+        new = {**current, "metadata": metadata}
+        tx.put(self._key, with_managed_fields(new, owners_after_removal(self._kind, current, new)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +235,9 @@ class Deleter:
         dependents = await self._objects.owned_by(uid, DEPENDENTS_MAX)
         if not dependents:
             return await self._release(key, finalizers.ORPHAN)
-        await asyncio.gather(*(self._writer.write(Disown(dependent, uid)) for dependent in dependents))
+        await asyncio.gather(
+            *(self._writer.write(Disown(self._kinds[dependent.kind], dependent, uid)) for dependent in dependents)
+        )
         return [key]
 
     async def _delete_dependents(self, key: Key, document: Document) -> list[Work]:

@@ -259,6 +259,24 @@ async def test_two_creators_by_apply_make_one_object(project: ServedApi) -> None
     assert {(f"m{number}", "Apply", "") for number in range(4)} == set(managers(document))
 
 
+async def test_what_an_orphaning_delete_takes_away_has_no_owner(project: ServedApi) -> None:
+    owners = [await project.create("apps", {"metadata": {"name": name}, "spec": {}}) for name in ("one", "two")]
+    references = [
+        {"apiVersion": "nodus.dev/v1", "kind": "App", "name": app["metadata"]["name"], "uid": app["metadata"]["uid"]}
+        for app in owners
+    ]
+    body = {"metadata": {"name": "child", "ownerReferences": references}, "spec": {}}
+    applied = await project.client.patch(f"{project.path}/apps/child?fieldManager=ci", json=body, headers=APPLY)
+    assert applied.status_code == 201, applied.text
+    options = {"propagationPolicy": "Orphan"}
+    await project.client.request("DELETE", f"{project.path}/apps/one", json=options)
+    child = (await project.client.get(f"{project.path}/apps/child")).json()
+    assert [owner["name"] for owner in child["metadata"]["ownerReferences"]] == ["two"]
+    [entry] = child["metadata"]["managedFields"]
+    [left] = entry["fieldsV1"]["f:metadata"]["f:ownerReferences"]
+    assert orjson.loads(left.removeprefix("k:")) == {"uid": owners[1]["metadata"]["uid"]}
+
+
 async def test_kinds_of_the_organisation_and_read_only_kinds(project: ServedApi) -> None:
     name = f"{project.project_name}-2"
     answer = await project.client.patch(

@@ -7,6 +7,8 @@ from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from controlplane.clock import format_time
 from controlplane.errors import ApiError
@@ -366,3 +368,53 @@ def test_the_spelling_of_a_set_is_that_of_kubernetes() -> None:
         },
     }
     assert decoded(entry["fieldsV1"]) == next(iter(managers_of(document).values())).fields
+
+
+TIMEOUTS = st.sampled_from(["5s", "6s"])
+ITEMS = st.fixed_dictionaries({}, optional={name: st.sampled_from(["1", "2"]) for name in "ABC"}).map(
+    lambda values: [{"name": name, "value": value} for name, value in values.items()]
+)
+SCALINGS = st.fixed_dictionaries({}, optional={"minWorkers": st.just(1), "maxWorkers": st.integers(2, 3)})
+CONFIGS = st.fixed_dictionaries(
+    {},
+    optional={
+        "timeout": TIMEOUTS,
+        "args": st.lists(st.sampled_from(["x", "y"]), min_size=1, max_size=2),
+        "env": ITEMS.filter(bool),
+        "scaling": st.fixed_dictionaries(
+            {}, optional={"minWorkers": st.just(1), "maxWorkers": st.integers(2, 3)}
+        ).filter(bool),
+    },
+)
+
+
+def unordered(document: Document) -> Document:
+    """The spec with the items of its list by name: their order is that of the applies."""
+    spec = dict(document["spec"])
+    if "env" in spec:
+        spec["env"] = {item["name"]: item["value"] for item in spec["env"]}
+    return spec
+
+
+@given(CONFIGS, CONFIGS)
+def test_only_the_last_apply_of_a_manager_counts(first: Document, second: Document) -> None:
+    document = applied(applied(live(), "ci", {"spec": first}), "ci", {"spec": second})
+    assert unordered(document) == unordered(live(second))
+    assert applied(document, "ci", {"spec": second}) == document
+
+
+@given(CONFIGS, CONFIGS)
+def test_a_forced_apply_gets_what_it_asks_for_and_keeps_what_only_others_want(mine: Document, theirs: Document) -> None:
+    before = applied(live(), "they", {"spec": theirs})
+    document = applied(before, "me", {"spec": mine}, force=True)
+    values, wanted = unordered(document), unordered(live(mine))
+    assert all(
+        values[name] == value if not isinstance(value, dict) else values[name].items() >= value.items()
+        for name, value in wanted.items()
+    )
+    # Taking mine away leaves theirs, but for what I took over.
+    left = applied(document, "me", {"spec": {}})
+    taken = set(owned(before).get("they/Apply", ())) - set(owned(document).get("they/Apply", ()))
+    kept = set(owned(left).get("they/Apply", ()))
+    assert kept | taken == set(owned(before).get("they/Apply", ()))
+    assert "me/Apply" not in owned(left)
