@@ -21,7 +21,7 @@ from controlplane.identity.principal import Principal
 from controlplane.machinery.apply import Apply
 from controlplane.machinery.field_validation import FieldCheck
 from controlplane.machinery.kind import Document, Kind
-from controlplane.machinery.managed_fields import STATUS, Operation
+from controlplane.machinery.managed_fields import STATUS, Manager, Operation
 from controlplane.machinery.patch import json_patch, merge_patch
 from controlplane.machinery.scale import scale_of, scaled
 from controlplane.machinery.shapes import LEAF, Shape, shape_of
@@ -65,6 +65,22 @@ class Changed:
     warnings: list[str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """One request, read."""
+
+    caller: Principal
+    kind: Kind
+    key: Key
+    view: View
+    sort: BodyType
+    content: bytes
+    check: FieldCheck
+    manager: Manager
+    force: bool
+    dry_run: bool
+
+
 class Changes:
     """Takes PUT and PATCH requests."""
 
@@ -74,32 +90,29 @@ class Changes:
 
     async def change(self, request: Request, caller: Principal, target: Target, view: View) -> Changed:
         """Do what the request asks; the caller was authorised before."""
-        check = field_check(request.query_params)
-        content = await read_body(request, self._deps.settings.body_bytes_max)
-        content_type = request.headers.get("content-type", "")
+        content_type, query = request.headers.get("content-type", ""), request.query_params
         sort = body_type(content_type) if request.method == "PUT" else patch_type(content_type)
-        key = Key(target.kind.kind, caller.org, target.project, target.name)
-        if sort is BodyType.APPLY:
-            answer = await self._apply(
-                request, caller, target.kind, key, view, decode_object(check.apply(content)), check
-            )
-        else:
-            answer = await self._update(request, caller, target.kind, key, view, sort, content, check)
+        operation = Operation.APPLY if sort is BodyType.APPLY else Operation.UPDATE
+        asked = _Asked(
+            caller=caller,
+            kind=target.kind,
+            key=Key(target.kind.kind, caller.org, target.project, target.name),
+            view=view,
+            sort=sort,
+            content=await read_body(request, self._deps.settings.body_bytes_max),
+            check=field_check(query),
+            manager=manager(request, operation, view.subresource),
+            force=force(query, operation),
+            dry_run=dry_run(query),
+        )
+        answer = await (self._apply(asked) if sort is BodyType.APPLY else self._update(asked))
         if view.read is not _itself:
             shown = orjson.dumps(view.read(target.kind, orjson.loads(answer.body)))
             answer = Answer(answer.status, shown)
-        return Changed(answer, check.warnings)
+        return Changed(answer, asked.check.warnings)
 
-    async def _apply(
-        self,
-        request: Request,
-        caller: Principal,
-        kind: Kind,
-        key: Key,
-        view: View,
-        body: Document,
-        check: FieldCheck,
-    ) -> Answer:
+    async def _apply(self, asked: _Asked) -> Answer:
+        body = decode_object(asked.check.apply(asked.content))
         metadata = body.get("metadata")
         if isinstance(metadata, dict) and metadata.get("managedFields"):
             raise ApiError(
@@ -107,37 +120,28 @@ class Changes:
                 "`metadata.managedFields` must not be in what is applied: the server keeps it",
                 fix="Leave `metadata.managedFields` out.",
             )
-        config = view.write(kind, {"metadata": {"name": key.name}}, check.admit(view.shape(kind), body))
-        owner = manager(request, Operation.APPLY, view.subresource)
-        apply = Apply(kind, config, owner, force=force(request.query_params, Operation.APPLY))
-        return await self._resources.applier.apply(kind, key, apply, caller, dry_run=dry_run(request.query_params))
+        wanted = asked.check.admit(asked.view.shape(asked.kind), body)
+        config = asked.view.write(asked.kind, {"metadata": {"name": asked.key.name}}, wanted)
+        apply = Apply(asked.kind, config, asked.manager, force=asked.force)
+        return await self._resources.applier.apply(asked.kind, asked.key, apply, asked.caller, dry_run=asked.dry_run)
 
-    async def _update(
-        self,
-        request: Request,
-        caller: Principal,
-        kind: Kind,
-        key: Key,
-        view: View,
-        sort: BodyType,
-        content: bytes,
-        check: FieldCheck,
-    ) -> Answer:
-        force(request.query_params, Operation.UPDATE)
-        body = check.yaml(content) if sort is BodyType.YAML else check.json(content)
-        patched = _PATCHES[sort](body)
+    async def _update(self, asked: _Asked) -> Answer:
+        is_yaml = asked.sort is BodyType.YAML
+        body = asked.check.yaml(asked.content) if is_yaml else asked.check.json(asked.content)
+        patched = _PATCHES[asked.sort](body)
+        shape = asked.view.shape(asked.kind)
 
         def produce(stored: Document) -> Document:
-            wanted = check.admit(view.shape(kind), patched(view.read(kind, stored)))
-            return view.write(kind, stored, wanted)
+            wanted = asked.check.admit(shape, patched(asked.view.read(asked.kind, stored)))
+            return asked.view.write(asked.kind, stored, wanted)
 
         return await self._resources.changer.change(
-            key,
+            asked.key,
             produce,
-            caller,
-            body=body if isinstance(body, dict) and view is WHOLE else None,
-            dry_run=dry_run(request.query_params),
-            manager=manager(request, Operation.UPDATE, view.subresource),
+            asked.caller,
+            body=body if isinstance(body, dict) and asked.view is WHOLE else None,
+            dry_run=asked.dry_run,
+            manager=asked.manager,
         )
 
 

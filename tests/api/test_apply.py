@@ -60,6 +60,35 @@ async def test_applying_the_same_again_changes_nothing(project: ServedApi) -> No
     assert await project.row_count() == before
 
 
+SPECS: dict[str, Document] = {
+    "apps": {"description": "one"},
+    "functioncalls": {**CALL, "function": "callee"},
+    "functions": {**FUNCTION, "env": [{"name": "A"}], "scaling": {"maxWorkers": 3}, "secrets": ["known"]},
+    "images": {"base": "nodus/python:3.11", "python": "3.11"},
+    "secrets": {"stringData": {"A": "x"}, "data": {"B": "eA=="}},
+}
+
+
+@pytest.mark.parametrize("plural", SPECS)
+async def test_every_kind_can_be_applied_and_applied_again(project: ServedApi, plural: str) -> None:
+    await project.function("callee")
+    await project.create("secrets", {"metadata": {"name": "known"}, "spec": {"stringData": {"A": "x"}}})
+    body = {"metadata": {"name": "x", "labels": {"team": "a"}, "creationTimestamp": None}, "spec": SPECS[plural]}
+
+    async def send(content: Document) -> httpx.Response:
+        return await project.client.patch(f"{project.path}/{plural}/x?fieldManager=ci", json=content, headers=APPLY)
+
+    first = await send(body)
+    assert first.status_code == 201, first.text
+    assert managers(first.json()) == [("ci", "Apply", "")]
+    again = await send({**body, "status": {"phase": "Ignored"}})
+    assert (again.status_code, again.json()) == (200, first.json())
+    changed = await send({**body, "metadata": {"name": "x", "labels": {"team": "b"}}})
+    assert changed.json()["metadata"]["labels"]["team"] == "b"
+    assert changed.json()["metadata"]["generation"] == 1
+    assert changed.json()["spec"] == first.json()["spec"]
+
+
 async def test_a_conflict_is_a_409_with_a_cause_for_each_field_and_force_ends_it(project: ServedApi) -> None:
     await apply(project, {**FUNCTION, "timeout": "7s"})
     refused = await apply(project, {"timeout": "8s", "code": {"module": "x"}}, manager="other")
