@@ -68,6 +68,12 @@ class _KeepsNothing:
     async def load(self, keys: Sequence[Key]) -> None:
         await self._tx.load(keys)
 
+    def join(self, part: str, row: Mapping[str, Any]) -> None:
+        return None
+
+    def remember(self, key: Key, record: Mapping[str, Any], prefix: str) -> None:
+        self._tx.remember(key, record, prefix)
+
     def execute(self, sql: str, arguments: Sequence[Any]) -> None:
         return None
 

@@ -213,3 +213,15 @@ async def test_a_batch_of_a_thousand_calls_is_created_at_once_and_taken_in_order
     worker = await start_worker(api)
     given = await worker.claim(take=3)
     assert [each["id"] for each in given["calls"]] == names[:3]
+
+
+async def test_a_rehearsed_call_is_given_to_no_worker(api: ServedApi) -> None:
+    await api.function()
+    worker = await start_worker(api)
+    waiting = asyncio.create_task(worker.claim(wait="20s"))
+    body = {"metadata": {"name": "rehearsed"}, "spec": CALL}
+    for _ in range(3):
+        rehearsed = await api.client.post(f"{api.path}/functioncalls?dryRun=All", json=body)
+        assert rehearsed.status_code == 200, rehearsed.text
+    name = await call(api)
+    assert [given["id"] for given in (await waiting)["calls"]] == [name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import httpx
@@ -157,3 +158,22 @@ async def test_a_rehearsed_batch_stores_no_call(project: ServedApi) -> None:
     assert len({item["metadata"]["name"] for item in answer.json()["items"]}) == 3
     assert "resourceVersion" not in answer.json()["metadata"]
     assert (await revision(project), await project.row_count()) == (before, rows)
+
+
+async def test_rehearsals_among_real_writes_take_no_revision(project: ServedApi) -> None:
+    created = await project.function()
+
+    async def label(number: int, **query: str) -> httpx.Response:
+        body = {"metadata": {"labels": {f"l{number}": "x"}}}
+        return await project.client.patch(f"{project.path}/functions/f", json=body, headers=MERGE, params=query)
+
+    answers = await asyncio.gather(*(label(number, **(ALL if number % 2 else {})) for number in range(10)))
+    assert [answer.status_code for answer in answers] == [200] * 10
+    stored = (await project.client.get(f"{project.path}/functions/f")).json()
+    assert {f"l{number}" for number in range(0, 10, 2)} == {
+        name for name in stored["metadata"]["labels"] if name.startswith("l")
+    }
+    changes = await project.core.database.fetchval(
+        "SELECT count(*) FROM changes WHERE uid = $1", created["metadata"]["uid"]
+    )
+    assert changes == 6
