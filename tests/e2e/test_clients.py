@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -65,6 +66,33 @@ def test_the_manifests_of_the_examples_change_a_function_and_call_it(system: Sys
     assert live.startswith("3 sha256:")
     created = system.kubectl("create", "-f", str(ROOT / "examples" / "call.yaml"), "-o", "name").strip()
     system.kubectl("wait", created, "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
+
+
+@pytest.mark.usefixtures("deployed_hello")
+def test_kubectl_shares_and_scales_a_function_that_the_sdk_deployed(system: System) -> None:
+    manifest = system.data_dir / "shared.yaml"
+    lines = ["apiVersion: nodus.dev/v1", "kind: Function", "metadata: {name: hello-square}"]
+    manifest.write_text("\n".join([*lines, "spec: {scaling: {maxWorkers: 4}, env: [{name: TEAM, value: a}]}"]))
+    system.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(manifest))
+    managers = system.kubectl("get", "fn", "hello-square", "-o", "jsonpath={.metadata.managedFields[*].manager}")
+    assert {"kubectl", "nodus-python"} <= set(managers.split())
+
+    condition = {
+        "type": "example.com/Approved",
+        "status": "True",
+        "reason": "Reviewed",
+        "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    added = json.dumps([{"op": "add", "path": "/status/conditions/-", "value": condition}])
+    system.kubectl("patch", "fn/hello-square", "--subresource=status", "--type=json", "-p", added)
+    # The worker that this starts writes the status many times.
+    system.kubectl("scale", "fn/hello-square", "--replicas=1")
+    system.kubectl("wait", "fn/hello-square", "--for=jsonpath={.status.workers.ready}=1", "--timeout=60s")
+    system.kubectl("wait", "fn/hello-square", "--for=condition=example.com/Approved", "--timeout=10s")
+    shown = json.loads(system.kubectl("get", "fn", "hello-square", "--subresource=scale", "-o", "json"))
+    assert (shown["spec"], shown["status"]) == ({"replicas": 1}, {"replicas": 1})
+    system.kubectl("scale", "fn/hello-square", "--replicas=0")
 
 
 @pytest.mark.usefixtures("deployed_hello")
