@@ -62,7 +62,7 @@ def build(
     all_hooks: dict[str, KindHooks] = {kind: hooks.get(kind, PlainHooks()) for kind in kinds}
     admission = Admission(kinds=kinds, cache=cache, objects=objects, blob_exists=blob_exists, clock=clock)
     creator = Creator(writer=writer, admission=admission, hooks=all_hooks, settings=settings, clock=clock)
-    changer = Changer(writer=writer, objects=objects, admission=admission, kinds=kinds, hooks=all_hooks, clock=clock)
+    changer = Changer(writer=writer, objects=objects, admission=admission, kinds=kinds, hooks=all_hooks)
     return Resources(
         admission=admission,
         reader=Reader(objects=objects, feed=feed, kinds=kinds, settings=settings),

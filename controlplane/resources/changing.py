@@ -7,14 +7,14 @@ none means "whatever it is now": when somebody was faster the change is applied 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
 
 from controlplane.admission import Admission
-from controlplane.clock import Clock
 from controlplane.errors import not_found
 from controlplane.identity.principal import Principal
 from controlplane.machinery.apply import Apply
 from controlplane.machinery.kind import Kind
-from controlplane.machinery.managed_fields import STATUS, Manager, after_update, with_managed_fields
+from controlplane.machinery.managed_fields import STATUS, Manager, after_update
 from controlplane.machinery.statuses import document_for_status
 from controlplane.resources.answers import Answer
 from controlplane.resources.mutations import RaceLostError, Update
@@ -41,14 +41,12 @@ class Changer:
         admission: Admission,
         kinds: Mapping[str, Kind],
         hooks: Mapping[str, KindHooks],
-        clock: Clock,
     ) -> None:
         self._writer = writer
         self._objects = objects
         self._admission = admission
         self._kinds = kinds
         self._hooks = hooks
-        self._clock = clock
 
     async def change(
         self,
@@ -69,13 +67,16 @@ class Changer:
         kind, hooks = self._kinds[key.kind], self._hooks[key.kind]
 
         async def attempt(stored: Document) -> Update:
-            live = hooks.editable(stored)
-            wanted = _current(kind, stored, produce(live))
+            wanted = _current(kind, stored, produce(hooks.editable(stored)))
             new = await self._judged(kind, stored, wanted, caller, body, manager.subresource if manager else "")
-            if manager is not None:
-                owners = after_update(kind, live, wanted, new, manager, self._clock.now())
-                new = with_managed_fields(new, owners)
-            return Update(kind, key, stored, new, hooks)
+            if manager is None:
+                return Update(kind, key, stored, new, hooks)
+            owner = manager
+
+            def owners(live: Document, compared: Document, now: datetime) -> list[Document]:
+                return after_update(kind, live, wanted, compared, owner, now)
+
+            return Update(kind, key, stored, new, hooks, owners)
 
         return await self._repeat(key, attempt, dry_run=dry_run)
 
@@ -84,11 +85,9 @@ class Changer:
         kind, hooks = self._kinds[key.kind], self._hooks[key.kind]
 
         async def attempt(stored: Document) -> Update:
-            live = hooks.editable(stored)
-            wanted = _current(kind, stored, apply.wanted(live))
+            wanted = _current(kind, stored, apply.wanted(hooks.editable(stored)))
             new = await self._judged(kind, stored, wanted, caller, apply.config, apply.manager.subresource)
-            owners = apply.owners(live, new, self._clock.now())
-            return Update(kind, key, stored, with_managed_fields(new, owners), hooks, claims=True)
+            return Update(kind, key, stored, new, hooks, apply.owners, claims=True)
 
         return await self._repeat(key, attempt, dry_run=dry_run)
 

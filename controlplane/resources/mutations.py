@@ -7,7 +7,7 @@ the ones that lost a race.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -17,7 +17,7 @@ from controlplane.errors import ApiError, Reason, not_found
 from controlplane.ids import generated_name
 from controlplane.machinery.conditions import Condition, with_condition
 from controlplane.machinery.kind import Kind
-from controlplane.machinery.managed_fields import with_managed_fields
+from controlplane.machinery.managed_fields import managed_fields, with_managed_fields
 from controlplane.machinery.model import ApiModel
 from controlplane.resources.answers import Answer, DeleteOptions, Propagation
 from controlplane.resources.replay import first_answer, keep_answer
@@ -28,6 +28,14 @@ from controlplane.store.idempotency import LOOKUP, KeyedRequest
 
 HTTP_OK = 200
 HTTP_CREATED = 201
+
+Owners = Callable[[Document, Document, datetime], list[Document]]
+"""From the live object, the new one and the time to the new one's `managedFields`."""
+
+
+def owners_as_before(live: Document, _new: Document, _now: datetime) -> list[Document]:
+    """The owners after a write that is nobody's but the server's."""
+    return managed_fields(live)
 
 
 class NamesTakenError(ApiError):
@@ -155,17 +163,27 @@ class Create:
 class Update:
     """Replaces an object whose read copy is `base`, or says that the copy is no longer true.
 
-    `claims` says that owning a field is a change in itself, as it is for an apply.
+    `owners` makes the new `managedFields`, by default those there were; `claims` says that owning a field is a change
+    in itself, as for an apply.
     """
 
     def __init__(
-        self, kind: Kind, key: Key, base: Document, new: Document, hooks: KindHooks, *, claims: bool = False
+        self,
+        kind: Kind,
+        key: Key,
+        base: Document,
+        new: Document,
+        hooks: KindHooks,
+        owners: Owners = owners_as_before,
+        *,
+        claims: bool = False,
     ) -> None:
         self._kind = kind
         self._key = key
         self._base = base
         self._new = new
         self._hooks = hooks
+        self._owners = owners
         self._claims = claims
 
     def reads(self) -> Reads:
@@ -179,9 +197,12 @@ class Update:
             raise not_found(self._kind.plural, self._key.name)
         if current["metadata"]["resourceVersion"] != self._base["metadata"]["resourceVersion"]:
             raise RaceLostError(self._kind, self._key.name)
-        new = self._hooks.updated(tx, self._key, current, self._new)
-        if not self._claims and _same_but_for_owners(new, current) and not _same_but_for_owners(self._new, current):
-            # What looked like a change (a Secret's value, a cancel that came too late) was none, so it owns nothing.
+        live = self._hooks.editable(current)
+        compared = self._hooks.comparable(tx, self._key, current, self._new)
+        owned = with_managed_fields(self._new, self._owners(live, compared, tx.now))
+        new = self._hooks.updated(tx, self._key, current, owned)
+        if not self._claims and _same_but_for_owners(new, current) and not _same_but_for_owners(compared, live):
+            # What was asked for came to nothing (a cancel that was too late), so it owns nothing.
             new = current
         stored = finalizers.settle(tx, self._key, new)
         if stored is None:
@@ -230,7 +251,15 @@ class Delete:
 
 
 def _same_but_for_owners(left: Document, right: Document) -> bool:
-    return with_managed_fields(left, []) == with_managed_fields(right, [])
+    """Whether two versions say the same; the generation only follows the spec."""
+    return _without_owners(left) == _without_owners(right)
+
+
+def _without_owners(document: Document) -> Document:
+    metadata = {
+        name: value for name, value in document["metadata"].items() if name not in ("managedFields", "generation")
+    }
+    return {**document, "metadata": metadata}
 
 
 def already_exists(kind: Kind, name: str, differences: list[str]) -> ApiError:

@@ -34,7 +34,8 @@ from controlplane.secrets.sealing import SecretSealer
 from controlplane.store.contract import Document, Key, Loader, Reads, Tx
 from controlplane.store.hooks import PlainHooks, differing_paths
 
-LAST_APPLIED = "nodus.dev/last-applied"
+MANIFEST_ANNOTATIONS = ("nodus.dev/last-applied", "kubectl.kubernetes.io/last-applied-configuration")
+"""Where `apply` of the public command line and of kubectl keep the whole manifest, values included."""
 CREATED_BY = "nodus.dev/created-by"
 
 _LATEST = Loader(
@@ -103,6 +104,23 @@ class SecretHooks(PlainHooks):
     def reads_update(self, key: Key, document: Document) -> Reads:
         return _reads(key)
 
+    def comparable(self, tx: Tx, key: Key, old: Document, new: Document) -> Document:
+        """A copy with the marker for every value that is the current one, so that setting it again is no change."""
+        _, written = _taken(new)
+        uid = old["metadata"]["uid"]
+        latest = _latest(tx, key, uid)
+        if latest is None or not any(value is not None for values in written for value in values.values()):
+            return new
+        current = self._sealer.open(uid, latest.number, latest.ciphertext)
+        spec = dict(new["spec"])
+        for field, read in (("data", b64decode), ("stringData", str.encode)):
+            if spec.get(field) is not None:
+                spec[field] = {
+                    name: _MARKER if text != _MARKER and current.get(name) == read(text) else text
+                    for name, text in spec[field].items()
+                }
+        return {**new, "spec": spec}
+
     def updated(self, tx: Tx, key: Key, old: Document, new: Document) -> Document:
         """The new object without its values; a new version when they differ from the current ones."""
         stored, written = _taken(new)
@@ -164,9 +182,12 @@ def _as_before(old: Document, stored: Document) -> Document:
 def _taken(document: Document) -> tuple[Document, list[_Written]]:
     """A copy without any values, and the values of `stringData` and `data`, in this order, as far as it had them."""
     metadata = dict(document["metadata"])
-    if LAST_APPLIED in metadata.get("annotations", {}):
-        applied = _without_applied_values(metadata["annotations"][LAST_APPLIED])
-        metadata["annotations"] = {**metadata["annotations"], LAST_APPLIED: applied}
+    annotations = metadata.get("annotations", {})
+    manifests = {
+        name: _without_applied_values(annotations[name]) for name in MANIFEST_ANNOTATIONS if name in annotations
+    }
+    if manifests:
+        metadata["annotations"] = {**annotations, **manifests}
     spec = document["spec"]
     written: list[_Written] = []
     if spec.get("stringData") is not None:

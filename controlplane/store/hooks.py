@@ -36,7 +36,10 @@ class KindHooks(Protocol):
         stands for the rest."""
 
     def reads_update(self, key: Key, document: Document) -> Reads:
-        """What `updated` needs loaded; `document` is the new one."""
+        """What `comparable` and `updated` need loaded; `document` is the new one."""
+
+    def comparable(self, tx: Tx, key: Key, old: Document, new: Document) -> Document:
+        """`new` as it compares with `editable(old)`: a copy in which whatever is the same looks the same."""
 
     def updated(self, tx: Tx, key: Key, old: Document, new: Document) -> Document:
         """The document to store in place of `old`; may raise ApiError before it touches anything shared."""
@@ -72,6 +75,9 @@ class PlainHooks:
 
     def reads_update(self, key: Key, document: Document) -> Reads:
         return NO_READS
+
+    def comparable(self, tx: Tx, key: Key, old: Document, new: Document) -> Document:
+        return new
 
     def updated(self, tx: Tx, key: Key, old: Document, new: Document) -> Document:
         return new

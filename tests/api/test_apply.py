@@ -195,21 +195,27 @@ async def test_a_write_that_changes_nothing_records_nothing(project: ServedApi) 
         assert (await request).json() == created
 
 
-async def test_a_value_of_a_secret_that_stays_the_same_gets_no_new_owner(project: ServedApi) -> None:
+async def test_values_of_a_secret_are_owned_one_by_one_and_never_told(project: ServedApi) -> None:
     path = f"{project.path}/secrets/s"
-    created = await project.create("secrets", {"metadata": {"name": "s"}, "spec": {"stringData": {"A": "x", "B": "y"}}})
-    same = await project.client.patch(
-        path + "?fieldManager=p", json={"spec": {"stringData": {"A": "x"}}}, headers=MERGE
-    )
+
+    async def apply_values(manager: str, **values: Any) -> httpx.Response:
+        body = {"metadata": {"name": "s"}, "spec": values}
+        return await project.client.patch(path, json=body, headers=APPLY, params={"fieldManager": manager})
+
+    spec = {"stringData": {"A": "hidden-one", "B": "hidden-two"}}
+    created = await project.create("secrets", {"metadata": {"name": "s"}, "spec": spec})
+    same = await project.client.patch(path, json={"spec": {"stringData": {"A": "hidden-one"}}}, headers=MERGE)
     assert same.json() == created
-    body = {"metadata": {"name": "s"}, "spec": {"stringData": {"C": "hidden-value"}}}
-    applied = await project.client.patch(path + "?fieldManager=ci", json=body, headers=APPLY)
-    assert applied.json()["status"]["keys"] == ["A", "B", "C"]
-    assert "hidden-value" not in applied.text
-    left = await project.client.patch(
-        path + "?fieldManager=ci", json={"metadata": {"name": "s"}, "spec": {}}, headers=APPLY
-    )
+    shared = await apply_values("ci", stringData={"A": "hidden-one", "C": "hidden-three"})
+    assert shared.status_code == 200, shared.text
+    assert (shared.json()["status"]["keys"], shared.json()["status"]["version"]) == (["A", "B", "C"], 2)
+    assert (await apply_values("ci", stringData={"A": "hidden-one", "C": "hidden-three"})).json() == shared.json()
+    refused = await apply_values("ci", stringData={"A": "hidden-other"})
+    assert refused.status_code == 409
+    assert [cause["field"] for cause in refused.json()["details"]["causes"]] == [".spec.stringData.A"]
+    left = await apply_values("ci")
     assert left.json()["status"]["keys"] == ["A", "B"]
+    assert not any("hidden" in answer.text for answer in (same, shared, refused, left))
 
 
 async def test_calls_record_no_owners_before_somebody_applies(project: ServedApi) -> None:

@@ -134,6 +134,24 @@ async def test_an_object_of_client_side_apply_moves_to_server_side_apply(kubectl
     assert await kubectl("get", "fn", "f", "-o", "jsonpath={.metadata.resourceVersion}") == version
 
 
+async def test_a_secret_moves_to_server_side_apply_too(kubectl: Kubectl) -> None:
+    def manifest(**values: str) -> str:
+        path = kubectl.folder / "secret.yaml"
+        head = {"apiVersion": "nodus.dev/v1", "kind": "Secret", "metadata": {"name": "s"}}
+        path.write_text(yaml.safe_dump({**head, "spec": {"stringData": values}}))
+        return str(path)
+
+    await kubectl("apply", "-f", manifest(A="hidden-one", B="hidden-two", C="hidden-three"))
+    await kubectl("apply", "-f", manifest(A="hidden-one", B="hidden-two"))
+    assert await kubectl("get", "secret", "s", "-o", "jsonpath={.status.keys}") == '["A","B"]'
+    told = await kubectl.run("apply", "--server-side", "-f", manifest(A="hidden-one", B="hidden-two"))
+    assert told.code == 0, told.err
+    await kubectl("apply", "--server-side", "-f", manifest(A="hidden-one"))
+    shown = await kubectl("get", "secret", "s", "-o", "yaml", "--show-managed-fields")
+    assert yaml.safe_load(shown)["status"]["keys"] == ["A"]
+    assert "hidden" not in shown
+
+
 async def test_diff_shows_what_would_change_and_changes_nothing(kubectl: Kubectl) -> None:
     await kubectl("apply", "-f", kubectl.manifest())
     before = await kubectl.project.row_count()
