@@ -46,13 +46,14 @@ async def patch(api: ServedApi, spec: Any, **metadata: Any) -> dict[str, Any]:
 async def test_values_go_to_workers_and_to_no_answer_and_no_table(api: ServedApi) -> None:
     secret = "correct-horse-battery"
     body = manifest(stringData={"A": secret}, data={"B": base64.b64encode(b"staple").decode()})
-    body["metadata"]["annotations"] = {"nodus.dev/last-applied": f'{{"spec":{{"stringData":{{"A":"{secret}"}}}}}}'}
+    manifests = ("nodus.dev/last-applied", "kubectl.kubernetes.io/last-applied-configuration")
+    body["metadata"]["annotations"] = dict.fromkeys(manifests, f'{{"spec":{{"stringData":{{"A":"{secret}"}}}}}}')
     created = await api.create("secrets", body, headers={"Idempotency-Key": "k1"})
     assert created["spec"] == {"type": "Opaque"}
     assert created["status"]["keys"] == ["A", "B"]
     assert created["status"]["version"] == 1
     assert created["status"]["versions"][0]["createdBy"].startswith("usr_")
-    assert created["metadata"]["annotations"]["nodus.dev/last-applied"] == '{"spec":{"stringData":{"A":""}}}'
+    assert created["metadata"]["annotations"] == dict.fromkeys(manifests, '{"spec":{"stringData":{"A":""}}}')
     assert await values_of(api) == {"A": secret, "B": "staple"}
     encoded = base64.b64encode(secret.encode()).decode()
     for table in ("objects", "changes", "secret_versions", "idempotency"):

@@ -2,70 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import timedelta
 
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.clock import format_time
 from controlplane.errors import ApiError
-from controlplane.kinds.registry import KINDS
-from controlplane.machinery.apply import Apply
-from controlplane.machinery.fieldsets import decoded, told
-from controlplane.machinery.managed_fields import (
-    APPLIERS_MAX,
-    OWNERS_BYTES_MAX,
-    UPDATERS_MAX,
-    Manager,
-    Operation,
-    after_update,
-    first_owner,
-    managers_of,
-    with_managed_fields,
-)
-
-Document = dict[str, Any]
-FUNCTION = KINDS["Function"]
-NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)
-
-
-def live(spec: Document | None = None, labels: Document | None = None) -> Document:
-    """A stored Function without owners."""
-    metadata = {"name": "f", "uid": "fn_1", "resourceVersion": "1", "creationTimestamp": format_time(NOW)}
-    return {"metadata": metadata | ({"labels": labels} if labels else {}), "spec": spec or {}, "status": {}}
-
-
-def applying(name: str, config: Document, *, force: bool = False) -> Apply:
-    return Apply(FUNCTION, config, Manager(name, Operation.APPLY), force=force)
-
-
-def applied(document: Document, name: str, config: Document, *, force: bool = False, at: datetime = NOW) -> Document:
-    """The object after an apply that admission leaves as it is."""
-    apply = applying(name, config, force=force)
-    wanted = apply.wanted(document)
-    return with_managed_fields(wanted, apply.owners(document, wanted, at))
-
-
-def updated(document: Document, name: str, *, at: datetime = NOW, **spec: Any) -> Document:
-    new = {**document, "spec": {**document["spec"], **spec}}
-    return with_managed_fields(new, after_update(FUNCTION, document, new, new, Manager(name), at))
-
-
-def created(name: str, spec: Document) -> Document:
-    document = live(spec)
-    return with_managed_fields(document, first_owner(FUNCTION, {"spec": spec}, document, Manager(name), NOW))
-
-
-def owned(document: Document) -> dict[str, list[str]]:
-    """What each manager owns, as messages tell it."""
-    return {
-        f"{manager.name}/{manager.operation}": sorted(told(path) for path in fields.fields)
-        for manager, fields in managers_of(document).items()
-    }
-
+from controlplane.machinery.fieldsets import decoded
+from controlplane.machinery.managed_fields import APPLIERS_MAX, OWNERS_BYTES_MAX, managers_of
+from tests.fixtures.applying import NOW, Document, applied, live, owned, updated
 
 ENV_A = {"name": "A", "value": "1"}
 ENV_B = {"name": "B", "value": "2"}
@@ -185,32 +132,6 @@ def test_an_apply_to_an_object_without_owners_asks_before_it_changes_anything() 
     assert applied(kept, "ci", {"spec": {}})["spec"] == {"timeout": "5s", "python": "3.11"}
 
 
-def test_an_update_owns_what_it_changes_and_nobody_else_does_then() -> None:
-    document = created("make", {"timeout": "5s", "python": "3.11", "env": [ENV_A, ENV_B]})
-    changed = updated(document, "edit", timeout="6s", env=[ENV_A, {"name": "B", "value": "3"}])
-    assert owned(changed) == {
-        "make/Update": [
-            '.spec.env[name="A"]',
-            '.spec.env[name="A"].name',
-            '.spec.env[name="A"].value',
-            '.spec.env[name="B"]',
-            '.spec.env[name="B"].name',
-            ".spec.python",
-        ],
-        "edit/Update": ['.spec.env[name="B"].value', ".spec.timeout"],
-    }
-    # What is gone has no owner.
-    assert '.spec.env[name="A"]' not in owned(updated(changed, "edit", env=[]))["make/Update"]
-
-
-def test_a_creator_owns_what_it_sent_and_no_defaults() -> None:
-    document = live({"timeout": "300s", "python": "3.11"})
-    sent = {"spec": {"python": "3.11", "unknown": 1}, "metadata": {"labels": {"nodus.dev/app": "x"}}}
-    [entry] = first_owner(FUNCTION, sent, document, Manager("make"), NOW)
-    assert entry["fieldsV1"] == {"f:spec": {"f:python": {}}}
-    assert (entry["manager"], entry["operation"], entry["time"]) == ("make", "Update", "2026-11-29T12:00:00Z")
-
-
 def test_writing_the_same_again_moves_no_time() -> None:
     later = NOW + timedelta(hours=1)
     document = updated(applied(live(), "ci", {"spec": {"timeout": "5s"}}), "edit", python="3.11")
@@ -247,17 +168,6 @@ def test_the_servers_labels_and_the_objects_identity_have_no_owner() -> None:
     assert owned(kept)["ci/Apply"] == [".metadata.labels.team"]
 
 
-def test_only_so_many_updaters_are_told_apart() -> None:
-    document = live()
-    for number in range(UPDATERS_MAX + 3):
-        document = updated(document, f"w{number:02}", at=NOW + timedelta(minutes=number), **{f"field{number}": 1})
-    managers = [manager.name for manager in managers_of(document)]
-    assert len(managers) == UPDATERS_MAX
-    assert "ancient-changes" in managers
-    everything = {path for fields in managers_of(document).values() for path in fields.fields}
-    assert len(everything) == UPDATERS_MAX + 3
-
-
 def test_only_so_many_managers_may_apply() -> None:
     document = live()
     for number in range(APPLIERS_MAX):
@@ -283,70 +193,6 @@ def test_hundreds_of_items_go_in_one_walk() -> None:
     many = [{"name": f"V{number}", "value": "x"} for number in range(512)]
     document = applied(live(), "ci", {"spec": {"env": [*many, ENV_A]}})
     assert applied(document, "ci", {"spec": {"env": [ENV_A]}})["spec"] == {"env": [ENV_A]}
-
-
-@pytest.mark.parametrize(
-    ("given", "managers"),
-    [
-        pytest.param(None, ["ci"], id="absent keeps them"),
-        pytest.param([], ["ci"], id="empty keeps them"),
-        pytest.param([{}], [], id="one empty entry clears them"),
-        pytest.param(
-            [
-                {
-                    "manager": "other",
-                    "operation": "Apply",
-                    "apiVersion": "nodus.dev/v1",
-                    "time": "2026-01-01T00:00:00Z",
-                    "fieldsType": "FieldsV1",
-                    "fieldsV1": {"f:spec": {"f:timeout": {}}},
-                }
-            ],
-            ["other"],
-            id="entries replace them",
-        ),
-    ],
-)
-def test_clients_may_edit_the_managers(given: Any, managers: list[str]) -> None:
-    document = applied(live(), "ci", {"spec": {"timeout": "5s"}})
-    wanted = {**document, "metadata": {**document["metadata"], "managedFields": given}}
-    entries = after_update(FUNCTION, document, wanted, document, Manager("kubectl"), NOW)
-    assert [entry["manager"] for entry in entries] == managers
-
-
-ENTRY: Document = {
-    "manager": "x",
-    "operation": "Update",
-    "apiVersion": "nodus.dev/v1",
-    "time": "2026-01-01T00:00:00Z",
-    "fieldsType": "FieldsV1",
-    "fieldsV1": {"f:spec": {}},
-}
-
-
-@pytest.mark.parametrize(
-    ("given", "field"),
-    [
-        ("x", "metadata.managedFields"),
-        ([1], "metadata.managedFields[0]"),
-        ([ENTRY, {**ENTRY, "operation": "Merge"}], "metadata.managedFields[1]"),
-        ([{**ENTRY, "apiVersion": "v1"}], "metadata.managedFields[0]"),
-        ([{**ENTRY, "fieldsType": "FieldsV2"}], "metadata.managedFields[0]"),
-        ([{**ENTRY, "time": "yesterday"}], "metadata.managedFields[0]"),
-        ([{**ENTRY, "manager": "x" * 129}], "metadata.managedFields[0]"),
-        ([{**ENTRY, "fieldsV1": []}], "metadata.managedFields[0]"),
-        ([{**ENTRY, "fieldsV1": {"spec": {}}}], "metadata.managedFields[0]"),
-        ([{**ENTRY, "fieldsV1": {"k:{": {}}}], "metadata.managedFields[0]"),
-        ([ENTRY, ENTRY], "metadata.managedFields[1]"),
-        ([{**ENTRY, "manager": f"m{number}"} for number in range(61)], "metadata.managedFields"),
-    ],
-)
-def test_malformed_managers_are_invalid(given: Any, field: str) -> None:
-    document = live()
-    wanted = {**document, "metadata": {**document["metadata"], "managedFields": given}}
-    with pytest.raises(ApiError) as refused:
-        after_update(FUNCTION, document, wanted, document, Manager("kubectl"), NOW)
-    assert [cause.field for cause in refused.value.causes] == [field]
 
 
 def test_the_spelling_of_a_set_is_that_of_kubernetes() -> None:
