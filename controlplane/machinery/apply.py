@@ -102,12 +102,9 @@ class Apply:
         return checked_size(self._kind, live["metadata"]["name"], entries_of(found))
 
     def _managers(self, live: Document) -> Managers:
-        """The managers so far; whatever an object without any has belongs to those who came before."""
-        found = managers_of(live)
-        if found:
-            return found
-        fields = frozenset(ownable(self._kind, live)) | frozenset(ownable(self._kind, live, self.manager.subresource))
-        return {Manager(BEFORE_FIRST_APPLY): Owned(fields, live["metadata"]["creationTimestamp"])}
+        """The managers so far; whatever an object without any has, but for its status, belongs to who came before."""
+        before = Owned(frozenset(ownable(self._kind, live)), live["metadata"]["creationTimestamp"])
+        return managers_of(live) or {Manager(BEFORE_FIRST_APPLY): before}
 
 
 def conflict_error(conflicts: Sequence[Conflict]) -> ApiError:

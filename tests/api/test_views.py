@@ -88,6 +88,16 @@ async def test_a_call_keeps_a_clients_condition_through_its_phases(project: Serv
     operation = {"op": "add", "path": "/status/conditions/-", "value": APPROVED}
     added = await project.client.patch(path + "/status", json=[operation], headers=JSON_PATCH)
     assert APPROVED in added.json()["status"]["conditions"], added.text
+    body = {"status": {"conditions": [{**APPROVED, "status": "False"}]}}
+    applied = await project.client.patch(path + "/status?fieldManager=ci", json=body, headers=APPLY)
+    # Nobody's ownership was recorded so far, and the server's part of a status has no owner.
+    assert {name for name, _, _ in owners(applied.json())} == {"ci", "before-first-apply"}
+    assert not any(
+        "f:phase" in entry["fieldsV1"].get("f:status", {}) for entry in applied.json()["metadata"]["managedFields"]
+    )
+    await project.client.patch(
+        path + "/status?fieldManager=ci", json={"status": {"conditions": [APPROVED]}}, headers=APPLY
+    )
     cancelled = await project.client.patch(path, json={"spec": {"state": "Cancelled"}}, headers=MERGE)
     assert cancelled.json()["status"]["phase"] == "Cancelled"
     assert APPROVED in cancelled.json()["status"]["conditions"]
