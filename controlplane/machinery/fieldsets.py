@@ -194,9 +194,12 @@ def _canonical(step: object) -> Step:
     if text is None:
         return match[0]
     try:
-        return f"{match[0][:2]}{_json(orjson.loads(text))}"
+        value = orjson.loads(text)
     except orjson.JSONDecodeError:
         raise ValueError(f"{match[0]!r} must hold JSON after the colon") from None
+    if match[0][0] == "k" and not isinstance(value, dict):
+        raise ValueError(f"{match[0]!r} must hold the keys of an item after the colon")
+    return f"{match[0][:2]}{_json(value)}"
 
 
 def _told(step: Step) -> str:

@@ -104,6 +104,8 @@ ENTRY: Document = {
         ([{**ENTRY, "fieldsV1": []}], "metadata.managedFields[0]"),
         ([{**ENTRY, "fieldsV1": {"spec": {}}}], "metadata.managedFields[0]"),
         ([{**ENTRY, "fieldsV1": {"k:{": {}}}], "metadata.managedFields[0]"),
+        ([{**ENTRY, "fieldsV1": {"f:spec": {"k:5": 1}}}], "metadata.managedFields[0]"),
+        ([{**ENTRY, "fieldsV1": {'k:{"name":"A"}': 1}}], "metadata.managedFields[0]"),
         ([ENTRY, ENTRY], "metadata.managedFields[1]"),
         ([{**ENTRY, "manager": f"m{number}"} for number in range(61)], "metadata.managedFields"),
     ],
