@@ -6,7 +6,7 @@ Here the body becomes a function from the stored object to the wanted one, whate
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import orjson
@@ -20,7 +20,7 @@ from controlplane.errors import ApiError, Reason
 from controlplane.identity.principal import Principal
 from controlplane.machinery.apply import Apply
 from controlplane.machinery.field_validation import FieldCheck
-from controlplane.machinery.kind import Document, Kind
+from controlplane.machinery.kind import Document, Kind, Verb
 from controlplane.machinery.managed_fields import STATUS, Manager, Operation
 from controlplane.machinery.patch import json_patch, merge_patch
 from controlplane.machinery.scale import scale_of, scaled
@@ -29,6 +29,9 @@ from controlplane.machinery.validation import decode_object
 from controlplane.resources import Answer
 from controlplane.resources.changing import Produce
 from controlplane.store.contract import Key
+
+Authorise = Callable[[Principal, Target, Verb], Awaitable[None]]
+"""Refuses a caller that may not do this to that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ class _Asked:
     """One request, read."""
 
     caller: Principal
-    kind: Kind
+    target: Target
     key: Key
     view: View
     sort: BodyType
@@ -82,10 +85,11 @@ class _Asked:
 
 
 class Changes:
-    """Takes PUT and PATCH requests."""
+    """Takes PUT and PATCH requests. `authorise` is asked again when an apply is about to create its object."""
 
-    def __init__(self, deps: Deps) -> None:
+    def __init__(self, deps: Deps, authorise: Authorise) -> None:
         self._deps = deps
+        self._authorise = authorise
         self._resources = deps.resources
 
     async def change(self, request: Request, caller: Principal, target: Target, view: View) -> Changed:
@@ -95,7 +99,7 @@ class Changes:
         operation = Operation.APPLY if sort is BodyType.APPLY else Operation.UPDATE
         asked = _Asked(
             caller=caller,
-            kind=target.kind,
+            target=target,
             key=Key(target.kind.kind, caller.org, target.project, target.name),
             view=view,
             sort=sort,
@@ -120,20 +124,27 @@ class Changes:
                 "`metadata.managedFields` must not be in what is applied: the server keeps it",
                 fix="Leave `metadata.managedFields` out.",
             )
-        wanted = asked.check.admit(asked.view.shape(asked.kind), body)
-        config = asked.view.write(asked.kind, {"metadata": {"name": asked.key.name}}, wanted)
-        apply = Apply(asked.kind, config, asked.manager, force=asked.force)
-        return await self._resources.applier.apply(asked.kind, asked.key, apply, asked.caller, dry_run=asked.dry_run)
+        kind = asked.target.kind
+        wanted = asked.check.admit(asked.view.shape(kind), body)
+        config = asked.view.write(kind, {"metadata": {"name": asked.key.name}}, wanted)
+        apply = Apply(kind, config, asked.manager, force=asked.force)
+
+        async def before_create() -> None:
+            await self._authorise(asked.caller, asked.target, Verb.CREATE)
+
+        return await self._resources.applier.apply(
+            kind, asked.key, apply, asked.caller, before_create, dry_run=asked.dry_run
+        )
 
     async def _update(self, asked: _Asked) -> Answer:
         is_yaml = asked.sort is BodyType.YAML
         body = asked.check.yaml(asked.content) if is_yaml else asked.check.json(asked.content)
         patched = _PATCHES[asked.sort](body)
-        shape = asked.view.shape(asked.kind)
+        kind, shape = asked.target.kind, asked.view.shape(asked.target.kind)
 
         def produce(stored: Document) -> Document:
-            wanted = asked.check.admit(shape, patched(asked.view.read(asked.kind, stored)))
-            return asked.view.write(asked.kind, stored, wanted)
+            wanted = asked.check.admit(shape, patched(asked.view.read(kind, stored)))
+            return asked.view.write(kind, stored, wanted)
 
         return await self._resources.changer.change(
             asked.key,

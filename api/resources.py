@@ -55,7 +55,7 @@ class ResourceRoutes:
     def __init__(self, deps: Deps) -> None:
         self._deps = deps
         self._resources = deps.resources
-        self._changes = Changes(deps)
+        self._changes = Changes(deps, self._authorise)
         self._subresources = {_CALLS_OF_FUNCTION: self._create_calls, **deps.subresources}
 
     def routes(self) -> Sequence[BaseRoute]:

@@ -6,6 +6,7 @@ apply is admitted, rehearsed and raced like any other.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from controlplane.errors import ApiError, Reason
@@ -26,8 +27,20 @@ class Applier:
         self._creator = creator
         self._changer = changer
 
-    async def apply(self, kind: Kind, key: Key, apply: Apply, caller: Principal, *, dry_run: bool) -> Answer:
-        """200 with the changed object or 201 with the created one. Raises what both verbs raise, and Conflict."""
+    async def apply(
+        self,
+        kind: Kind,
+        key: Key,
+        apply: Apply,
+        caller: Principal,
+        before_create: Callable[[], Awaitable[None]],
+        *,
+        dry_run: bool,
+    ) -> Answer:
+        """200 with the changed object or 201 with the created one. Raises what both verbs raise, and Conflict.
+
+        `before_create` may refuse: whoever may change an object need not be allowed to make it.
+        """
         for _ in range(RACES_MAX):
             try:
                 return await self._changer.apply(key, apply, caller, dry_run=dry_run)
@@ -35,6 +48,7 @@ class Applier:
                 missing = error.reason is Reason.NOT_FOUND and error.subject == (kind.plural, key.name)
                 if not missing or apply.manager.subresource or Verb.CREATE not in kind.verbs:
                     raise
+            await before_create()
             try:
                 answer = await self._create(kind, key, apply, caller, dry_run=dry_run)
             except ApiError as error:

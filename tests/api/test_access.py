@@ -114,6 +114,14 @@ async def test_a_key_of_one_project_makes_no_other(project: ServedApi) -> None:
         assert "limited to projects" in answer.json()["message"]
 
 
+async def test_a_key_of_one_project_does_not_make_it_by_applying(project: ServedApi) -> None:
+    absent = f"{project.project_name}-2"
+    limited = {**await key(project, ["*"], [absent]), "Content-Type": "application/apply-patch+yaml"}
+    answer = await project.client.patch(f"{ROOT}/projects/{absent}?fieldManager=ci", json={}, headers=limited)
+    assert (answer.status_code, answer.json()["reason"]) == (403, "Forbidden")
+    assert (await project.client.get(f"{ROOT}/projects/{absent}")).status_code == 404
+
+
 async def test_lists_of_projects_and_deletes_of_all_cover_only_those_of_the_key(project: ServedApi) -> None:
     limited = await key(project, ["*"], [project.project_name])
     for parameters in ({}, {"fieldSelector": "metadata.name!=x"}, {"limit": "1"}):
