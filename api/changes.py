@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 import orjson
 from starlette.requests import Request
@@ -125,7 +126,7 @@ class Changes:
                 fix="Leave `metadata.managedFields` out.",
             )
         kind = asked.target.kind
-        wanted = asked.check.admit(asked.view.shape(kind), body)
+        wanted = asked.check.admit(partial(asked.view.shape, kind), body)
         config = asked.view.write(kind, {"metadata": {"name": asked.key.name}}, wanted)
         apply = Apply(kind, config, asked.manager, force=asked.force)
 
@@ -140,7 +141,7 @@ class Changes:
         is_yaml = asked.sort is BodyType.YAML
         body = asked.check.yaml(asked.content) if is_yaml else asked.check.json(asked.content)
         patched = _PATCHES[asked.sort](body)
-        kind, shape = asked.target.kind, asked.view.shape(asked.target.kind)
+        kind, shape = asked.target.kind, partial(asked.view.shape, asked.target.kind)
 
         def produce(stored: Document) -> Document:
             wanted = asked.check.admit(shape, patched(asked.view.read(kind, stored)))

@@ -8,6 +8,7 @@ name except FunctionCall, whose batches have a route of their own below their Fu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import orjson
@@ -164,7 +165,7 @@ class ResourceRoutes:
             items = _items(body, target.kind, check)
             answer = await self._resources.creator.create_many(target.kind, target.project, items, caller, options)
             return _answer(request, answer.body, status=answer.status, warnings=check.warnings)
-        body = check.admit(shape_of(target.kind), body)
+        body = check.admit(partial(shape_of, target.kind), body)
         answer = await self._resources.creator.create(target.kind, target.project, body, caller, options)
         return _written(request, self._renderer(request, target.kind, accepted), answer, check.warnings)
 
@@ -301,7 +302,7 @@ def _items(body: Document, kind: Kind, check: FieldCheck) -> list[Document]:
     if wrong:
         causes = tuple(Cause(f"items[{position}]", "must be an object") for position in wrong[:100])
         raise ApiError(Reason.INVALID, f"{len(wrong)} items are not objects", causes=causes)
-    shape = shape_of(kind)
+    shape = partial(shape_of, kind)
     return [check.admit(shape, item, f"items[{position}]") for position, item in enumerate(items)]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Any
 
@@ -73,15 +73,16 @@ class FieldCheck:
         self._note_repeated(_repeated_in_yaml(yaml.compose(content, Loader=yaml.CSafeLoader), ""))
         return value
 
-    def admit(self, shape: Shape, document: Document, path: str = "") -> Document:
+    def admit(self, shape: Callable[[], Shape], document: Document, path: str = "") -> Document:
         """The document without fields that `shape` does not have. Raises `BadRequest` for Strict when it has some.
 
         `path` is where the document is in the body. `status` is not looked at: outside its subresource it is ignored.
+        The shape is only asked for when it is needed: the first one of a kind takes a while.
         """
         if self._validation is FieldValidation.DEFAULT:
             return document
         found: list[str] = []
-        known = _known_part(shape, document, path, found)
+        known = _known_part(shape(), document, path, found)
         # A change that lost a race is made again, and finds the same.
         self._unknown = list(dict.fromkeys([*self._unknown, *found]))[:FINDINGS_MAX]
         if self._validation is FieldValidation.STRICT and (self._unknown or self._repeated):
