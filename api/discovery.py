@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 
 from api.deps import Deps
 from controlplane.machinery import discovery
-from controlplane.machinery.kind import API_VERSION, GROUP
+from controlplane.machinery.kind import API_VERSION
 from controlplane.machinery.openapi import GROUP_PATH, openapi_document, openapi_index
 
 _AGGREGATED_VERSIONS = ("v2", "v2beta1")
@@ -35,7 +35,11 @@ class DiscoveryRoutes:
         self._documents = {
             "/api": _body({"kind": "APIVersions", "apiVersion": "v1", "versions": []}),
             "/apis": _body(discovery.api_group_list()),
-            f"/apis/{GROUP}": _body(discovery.api_group()),
+            **{f"/apis/{group}": _body(discovery.api_group(group)) for group in discovery.GROUPS},
+            **{
+                f"/apis/{review.group_version}": _body(discovery.review_resource_list(review.group))
+                for review in discovery.REVIEWS
+            },
             f"/apis/{API_VERSION}": _body(discovery.api_resource_list(kinds)),
             "/openapi/v3": _body(openapi_index(document)),
             f"/openapi/v3/{GROUP_PATH}": document,

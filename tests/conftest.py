@@ -8,6 +8,7 @@ pytest_plugins = [
     "tests.fixtures.admission",
     "tests.fixtures.app",
     "tests.fixtures.calls",
+    "tests.fixtures.clients",
     "tests.fixtures.control",
     "tests.fixtures.plane",
     "tests.fixtures.s3",

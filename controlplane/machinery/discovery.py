@@ -7,22 +7,63 @@ them a client gets is decided in `api/discovery.py` by its Accept header.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from controlplane.machinery.kind import API_VERSION, GROUP, VERSION, Kind, Scope, Verb
 
 AGGREGATED_GROUP = "apidiscovery.k8s.io"
-_VERSION_ENTRY = {"groupVersion": API_VERSION, "version": VERSION}
 
 
-def api_group() -> dict[str, Any]:
-    """The one group there is, as `/apis/nodus.dev` answers."""
-    return {"kind": "APIGroup", "apiVersion": "v1", **_group()}
+@dataclass(frozen=True, slots=True)
+class Review:
+    """A question about oneself, which Kubernetes words as an object that is created and not stored."""
+
+    group: str
+    plural: str
+    kind: str
+
+    @property
+    def group_version(self) -> str:
+        return f"{self.group}/{VERSION}"
+
+
+REVIEWS = (
+    Review("authentication.k8s.io", "selfsubjectreviews", "SelfSubjectReview"),
+    Review("authorization.k8s.io", "selfsubjectaccessreviews", "SelfSubjectAccessReview"),
+    Review("authorization.k8s.io", "selfsubjectrulesreviews", "SelfSubjectRulesReview"),
+)
+"""What `kubectl auth` asks; sorted by group. `api/reviews.py` answers."""
+
+GROUPS = (GROUP, *(group for group, _ in groupby(REVIEWS, lambda review: review.group)))
+"""Every group that is served, ours first: clients take the first group for a name that two have."""
+
+
+def api_group(name: str) -> dict[str, Any]:
+    """One group, as `/apis/nodus.dev` answers."""
+    return {"kind": "APIGroup", "apiVersion": "v1", **_group(name)}
 
 
 def api_group_list() -> dict[str, Any]:
     """The groups, as `/apis` answers."""
-    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group()]}
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(name) for name in GROUPS]}
+
+
+def review_resource_list(group: str) -> dict[str, Any]:
+    """The reviews of a group, as `/apis/authorization.k8s.io/v1` answers."""
+    resources = [
+        {"name": review.plural, "singularName": review.kind.lower(), "namespaced": False, "kind": review.kind,
+         "verbs": ["create"]}
+        for review in REVIEWS
+        if review.group == group
+    ]  # fmt: skip
+    return {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": f"{group}/{VERSION}",
+        "resources": resources,
+    }
 
 
 def api_resource_list(kinds: Iterable[Kind]) -> dict[str, Any]:
@@ -58,13 +99,15 @@ def aggregated(kinds: Iterable[Kind], version: str) -> dict[str, Any]:
 
     Without kinds there is no group either: clients that meet the group on `/api` and on `/apis` count each kind twice.
     """
-    resources = [_aggregated_resource(kind) for kind in kinds]
-    versions = [{"version": VERSION, "resources": resources, "freshness": "Current"}]
+    groups = {GROUP: [_aggregated_resource(kind) for kind in kinds]}
+    if groups[GROUP]:
+        for review in REVIEWS:
+            groups.setdefault(review.group, []).append(_aggregated_review(review))
     return {
         "kind": "APIGroupDiscoveryList",
         "apiVersion": f"{AGGREGATED_GROUP}/{version}",
         "metadata": {},
-        "items": [{"metadata": {"name": GROUP}, "versions": versions}] if resources else [],
+        "items": [_aggregated_group(name, resources) for name, resources in groups.items() if resources],
     }
 
 
@@ -78,8 +121,24 @@ def verbs(kind: Kind) -> list[str]:
     return [verb.value for verb in Verb if verb in kind.verbs]
 
 
-def _group() -> dict[str, Any]:
-    return {"name": GROUP, "versions": [dict(_VERSION_ENTRY)], "preferredVersion": dict(_VERSION_ENTRY)}
+def _group(name: str) -> dict[str, Any]:
+    version = {"groupVersion": f"{name}/{VERSION}", "version": VERSION}
+    return {"name": name, "versions": [version], "preferredVersion": dict(version)}
+
+
+def _aggregated_group(name: str, resources: list[dict[str, Any]]) -> dict[str, Any]:
+    versions = [{"version": VERSION, "resources": resources, "freshness": "Current"}]
+    return {"metadata": {"name": name}, "versions": versions}
+
+
+def _aggregated_review(review: Review) -> dict[str, Any]:
+    return {
+        "resource": review.plural,
+        "responseKind": {"group": review.group, "version": VERSION, "kind": review.kind},
+        "scope": "Cluster",
+        "singularResource": review.kind.lower(),
+        "verbs": ["create"],
+    }
 
 
 def _aggregated_resource(kind: Kind) -> dict[str, Any]:

@@ -111,6 +111,8 @@ class Subresource:
     description: str
     kind: str = ""
     """Empty means the kind of the object itself."""
+    scope: str = ""
+    """The scope that its route asks for; empty means the read or write scope of the object's kind."""
 
 
 STATUS_SUBRESOURCE = Subresource("status", ("get",), "The object; its status is written by the server.")
