@@ -32,6 +32,7 @@ from controlplane.machinery.table import parse_include
 from controlplane.machinery.validation import decode_json, decode_object, decode_yaml
 from controlplane.resources import Answer, ListOptions
 from controlplane.resources.changing import Produce
+from controlplane.resources.listing import forbidden_parameter
 from controlplane.store.contract import Key, Selection
 
 _ROOT = f"/apis/{API_VERSION}"
@@ -273,6 +274,9 @@ def _selection(request: Request, target: Target, caller: Principal) -> Selection
 
 def _list_options(request: Request) -> ListOptions:
     query = request.query_params
+    if query.get("sendInitialEvents"):
+        # Ignoring what a client waits for would leave it waiting.
+        raise forbidden_parameter("sendInitialEvents", "is forbidden for list; it belongs to `watch=true`")
     return ListOptions(
         limit=query.get("limit", ""),
         continue_token=query.get("continue", ""),

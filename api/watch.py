@@ -7,6 +7,7 @@ a revision; and for a WatchList a bookmark between the two that tells the client
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
@@ -40,6 +41,8 @@ from controlplane.store.contract import Selection
 from controlplane.store.watch import Bookmark, WatchItem
 
 INITIAL_EVENTS_END = {"k8s.io/initial-events-end": "true"}
+END_SECONDS_MAX = 5.0
+"""How long the last bookmark may take to leave before the stream is cut."""
 _CHUNK_BYTES_MAX = 1 << 20
 _TRUE = frozenset({"true", "1"})
 _FALSE = frozenset({"false", "0"})
@@ -96,7 +99,7 @@ def watch_response(request: Request, deps: Deps, kind: Kind, selection: Selectio
     return StreamResponse(
         _chunks(deps, selection, begin, lines),
         media_type="application/json",
-        seconds_max=begin.seconds_max,
+        seconds_max=begin.seconds_max + END_SECONDS_MAX,
         stopping=deps.stopping,
         recheck=lambda: _check_again(deps, credential(request), kind, selection),
         refused=lines.error,
@@ -117,6 +120,8 @@ async def _check_again(deps: Deps, authorization: bytes, kind: Kind, selection: 
 async def _chunks(deps: Deps, selection: Selection, begin: Opening, lines: _Lines) -> AsyncGenerator[bytes, None]:
     """The whole stream as chunks of lines; what goes wrong after the headers becomes an ERROR line (R-WATCH-3)."""
     bookmark_seconds = deps.settings.bookmark_seconds if begin.bookmarks else None
+    clock = asyncio.get_running_loop().time
+    ends_at = clock() + begin.seconds_max
     try:
         since_rv = begin.since_rv
         if begin.initial:
@@ -128,7 +133,8 @@ async def _chunks(deps: Deps, selection: Selection, begin: Opening, lines: _Line
                 yield lines.bookmark(since_rv, INITIAL_EVENTS_END)
         elif since_rv == 0:
             since_rv = deps.feed.last_rv
-        async with aclosing(deps.watches.follow(selection, since_rv, bookmark_seconds)) as batches:
+        seconds_left = max(ends_at - clock(), 0.0)
+        async with aclosing(deps.watches.follow(selection, since_rv, bookmark_seconds, seconds_left)) as batches:
             async for items in batches:
                 for chunk in lines.events(items):
                     yield chunk

@@ -140,6 +140,7 @@ async def test_a_watch_list_without_initial_events_begins_now(project: ServedApi
         ({"timeoutSeconds": "-1"}, 400),
         ({"labelSelector": "a in ("}, 400),
         ({"fieldSelector": "spec.nope=1"}, 400),
+        ({"watch": "false", "sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}, 422),
     ],
 )
 async def test_a_watch_that_cannot_be_served_as_asked_is_refused(
@@ -163,6 +164,44 @@ async def test_bookmarks_come_only_when_asked_and_move_on_while_others_write(dat
             assert bookmark["type"] == "BOOKMARK"
             await create(api, "a")
             assert told(await unasked.next()) == ("ADDED", "a")
+
+
+async def test_a_watch_that_ends_by_time_tells_last_how_far_it_got(project: ServedApi) -> None:
+    since = await version(project)
+    query = {"resourceVersion": since, "allowWatchBookmarks": "true", "timeoutSeconds": "1"}
+    async with project.watch("apps", **query) as events:
+        function = await project.function()
+        [bookmark] = await events.rest()
+    assert bookmark["type"] == "BOOKMARK"
+    assert set(bookmark["object"]) == {"apiVersion", "kind", "metadata"}
+    assert set(bookmark["object"]["metadata"]) == {"resourceVersion"}
+    last = bookmark["object"]["metadata"]["resourceVersion"]
+    assert int(last) >= int(function["metadata"]["resourceVersion"])
+    async with project.watch("apps", resourceVersion=last) as events:
+        await create(project, "a")
+        assert told(await events.next()) == ("ADDED", "a")
+
+
+async def test_a_busy_watch_gets_its_bookmarks_as_well(database_url: str, tmp_path: Path) -> None:
+    async with serve(api_settings(database_url, tmp_path, bookmark_seconds=1)) as api:
+        await create(api, "a")
+        async with api.watch("apps", resourceVersion=await version(api), allowWatchBookmarks="true") as events:
+            seen: list[dict[str, Any]] = []
+            while len([event for event in seen if event["type"] == "BOOKMARK"]) < 2:
+                # Never quiet for as long as a bookmark would need to come by itself.
+                await relabel(api, "a", x=str(len(seen)))
+                seen.append(await events.next())
+        versions = [int(event["object"]["metadata"]["resourceVersion"]) for event in seen]
+        assert versions == sorted(versions)
+
+
+async def test_a_version_to_come_is_waited_for_and_nothing_before_it_is_shown(project: ServedApi) -> None:
+    await create(project, "a")
+    ahead = str(int(await version(project)) + 1)
+    async with project.watch("apps", resourceVersion=ahead) as events:
+        await create(project, "b")
+        await create(project, "c")
+        assert told(await events.next()) == ("ADDED", "c")
 
 
 async def test_a_version_older_than_the_log_ends_in_an_error_event(database_url: str, tmp_path: Path) -> None:
