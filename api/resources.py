@@ -23,7 +23,7 @@ from api.rendering import Renderer, pretty
 from api.watch import is_watch, watch_response
 from controlplane.errors import ApiError, Cause, Reason, not_found
 from controlplane.identity.principal import Principal
-from controlplane.identity.scopes import require
+from controlplane.identity.scopes import require, require_object
 from controlplane.machinery.documents import value_at
 from controlplane.machinery.kind import API_VERSION, Document, Kind, Scope, Verb
 from controlplane.machinery.patch import json_patch, merge_patch
@@ -199,14 +199,7 @@ class ResourceRoutes:
 
     async def _authorise(self, caller: Principal, target: Target, verb: Verb) -> None:
         """403 unless the caller may; 404 when the project does not exist, or an object is of one it may not see."""
-        require(caller, target.kind.scope_resource, verb, _project_of(target))
-        if verb is Verb.CREATE and target.kind.is_project and not caller.all_projects:
-            raise ApiError(
-                Reason.FORBIDDEN,
-                f"this credential is limited to projects, so it may not create {target.kind.plural}",
-                details={"missingScope": f"{target.kind.scope_resource}:write"},
-                fix="Use a key for all projects.",
-            )
+        require_object(caller, target.kind, verb, target.project, target.name)
         if target.project:
             await self._resources.admission.require_project(caller.org, target.project)
 
@@ -246,11 +239,6 @@ class ResourceRoutes:
     def _renderer(self, request: Request, kind: Kind, accepted: Accepted) -> Renderer:
         include = parse_include(request.query_params.get("includeObject", ""))
         return Renderer(kind, accepted, self._deps.clock, include)
-
-
-def _project_of(target: Target) -> str | None:
-    """The project that a path names: before the kind, or as the name of a Project."""
-    return target.project or (target.name if target.kind.is_project else "") or None
 
 
 def _key(target: Target, caller: Principal) -> Key:

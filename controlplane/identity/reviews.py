@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 
 from controlplane.errors import ApiError
 from controlplane.identity.principal import Principal
-from controlplane.identity.scopes import Access, require, require_access, require_active, require_claim
+from controlplane.identity.scopes import Access, require_access, require_active, require_claim, require_object
 from controlplane.machinery.discovery import REVIEWS
 from controlplane.machinery.kind import GROUP, READ_VERBS, Document, Kind, Scope, Subresource, Verb
 
@@ -33,6 +33,8 @@ NON_RESOURCE_URLS = (
 
 _FACADES = {"namespaces": "projects", "events": "events"}
 """The kinds of core/v1 that are shown, and ours that are behind them."""
+_NARROWED_VERBS = (Verb.LIST, Verb.WATCH, Verb.DELETE_COLLECTION)
+"""What may be asked of many objects at once, because it shows and touches no more than what is visible."""
 _FACADE_VERBS = (Verb.GET.value, Verb.LIST.value)
 
 
@@ -173,7 +175,8 @@ def _require(principal: Principal, asked: Attributes, kinds: Mapping[str, Kind])
         raise LookupError(f'there is no verb "{asked.verb}"') from None
     if verb not in kind.verbs:
         raise LookupError(f"{kind.plural} do not offer {verb.value}")
-    require(principal, kind.scope_resource, verb, _project(principal, kind, asked, verb))
+    name = asked.name or (ANY if kind.is_project and verb not in _NARROWED_VERBS else "")
+    require_object(principal, kind, verb, _project(principal, kind, asked, verb) or "", name)
     return f"the scopes of the credential cover {verb.value} of {kind.plural}"
 
 

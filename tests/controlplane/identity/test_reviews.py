@@ -9,7 +9,7 @@ import pytest
 from controlplane.errors import ApiError
 from controlplane.identity.principal import AttemptBinding, Principal, PrincipalKind
 from controlplane.identity.reviews import Attributes, decide, decide_url, rules, user_info
-from controlplane.identity.scopes import ATTEMPT_SCOPES, require
+from controlplane.identity.scopes import ATTEMPT_SCOPES, require_object
 from controlplane.kinds.registry import BY_PLURAL
 from controlplane.machinery.kind import GROUP, Kind, Scope, Verb
 
@@ -20,7 +20,9 @@ WORKER = Principal(
     label="att-1",
     scopes=ATTEMPT_SCOPES,
     projects=frozenset({"default"}),
-    binding=AttemptBinding(project="default", function="f", function_uid="fn_1", attempt="att-1", epoch=1),
+    binding=AttemptBinding(
+        project="default", function="f", function_uid="fn_1", attempt="att-1", epoch=1, concurrency=1
+    ),
 )
 
 
@@ -84,6 +86,11 @@ def asked(text: str, namespace: str = "default", name: str = "") -> Attributes:
         (READER, asked("list functions", namespace=""), True),
         (READER, asked("get functions", namespace=""), False),
         (READER, asked("get attempts"), True),
+        (user("*", projects=("default",)), asked("create projects"), False),
+        (user("*", projects=("default",)), asked("delete projects"), False),
+        (user("*", projects=("default",)), asked("delete projects", name="default"), True),
+        (user("*", projects=("default",)), asked("delete projects", name="other"), False),
+        (user("*", projects=("default",)), asked("list projects"), True),
         (user("functioncalls:write"), asked("create functions/calls"), True),
         (user("*:read"), asked("get *"), True),
         (user("*:read"), asked("list events."), True),
@@ -105,11 +112,11 @@ def test_a_review_says_what_the_request_would_meet(caller: Principal, kind: Kind
     for verb in Verb:
         for project in ("default", "other"):
             try:
-                require(caller, kind.scope_resource, verb, project if kind.scope is Scope.PROJECT else None)
+                require_object(caller, kind, verb, project if kind.scope is Scope.PROJECT else "", project)
                 met = verb in kind.verbs
             except ApiError:
                 met = False
-            told = decide(caller, asked(f"{verb.value} {kind.plural}", namespace=project), BY_PLURAL)
+            told = decide(caller, asked(f"{verb.value} {kind.plural}", project, project), BY_PLURAL)
             assert told.allowed is met, (verb, project, told)
 
 
