@@ -1,4 +1,4 @@
-"""Options of writing verbs, as they arrive: query parameters, headers, and the body of a delete.
+"""Options of lists and writing verbs, as they arrive: query parameters, headers, and the body of a delete.
 
 Kubernetes clients send the options of a DELETE in its body, others in the query; both count, the body more.
 """
@@ -14,7 +14,8 @@ from starlette.requests import Request
 from controlplane.errors import ApiError, Cause, Reason
 from controlplane.identity.principal import Principal
 from controlplane.machinery.validation import decode_json, decode_object
-from controlplane.resources import CreateOptions, DeleteOptions, Propagation
+from controlplane.resources import CreateOptions, DeleteOptions, ListOptions, Propagation
+from controlplane.resources.listing import forbidden_parameter
 from controlplane.store.idempotency import KeyedRequest
 
 _DRY_RUN_ALL = "All"
@@ -33,6 +34,19 @@ def create_options(request: Request, caller: Principal, content: bytes) -> Creat
         dry_run=dry_run(request.query_params),
         keyed=None if key is None else _keyed(request, caller, key, content),
         if_match=request.headers.get("if-match"),
+    )
+
+
+def list_options(query: QueryParams) -> ListOptions:
+    """Which page of which snapshot a list asks for; `controlplane/resources/listing.py` judges the words together."""
+    if query.get("sendInitialEvents"):
+        # Ignoring what a client waits for would leave it waiting.
+        raise forbidden_parameter("sendInitialEvents", "is forbidden for list; it belongs to `watch=true`")
+    return ListOptions(
+        limit=query.get("limit", ""),
+        continue_token=query.get("continue", ""),
+        resource_version=query.get("resourceVersion", ""),
+        resource_version_match=query.get("resourceVersionMatch", ""),
     )
 
 

@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Route
 from api.bodies import read_body, too_large
 from api.deps import Deps, Target, principal
 from api.negotiation import Accepted, BodyType, body_type, negotiate, patch_type
-from api.options import create_options, delete_options, dry_run
+from api.options import create_options, delete_options, dry_run, list_options
 from api.rendering import Renderer, pretty
 from api.watch import is_watch, watch_response
 from controlplane.errors import ApiError, Cause, Reason, not_found
@@ -30,9 +30,8 @@ from controlplane.machinery.patch import json_patch, merge_patch
 from controlplane.machinery.selectors import parse_fields, parse_labels
 from controlplane.machinery.table import parse_include
 from controlplane.machinery.validation import decode_json, decode_object, decode_yaml
-from controlplane.resources import Answer, ListOptions
+from controlplane.resources import Answer
 from controlplane.resources.changing import Produce
-from controlplane.resources.listing import forbidden_parameter
 from controlplane.store.contract import Key, Selection
 
 _ROOT = f"/apis/{API_VERSION}"
@@ -87,7 +86,7 @@ class ResourceRoutes:
             return await self._delete_collection(request, selection)
         if watching:
             return watch_response(request, self._deps, target.kind, selection, accepted)
-        page = await self._resources.reader.list(selection, _list_options(request))
+        page = await self._resources.reader.list(selection, list_options(request.query_params))
         return _answer(request, self._renderer(request, target.kind, accepted).page(page))
 
     async def object(self, request: Request) -> Response:
@@ -257,19 +256,6 @@ def _selection(request: Request, target: Target, caller: Principal) -> Selection
         fields=parse_fields(query.get("fieldSelector", ""), target.kind),
         projects=caller.project_limit,
         project_field=target.kind.project_field,
-    )
-
-
-def _list_options(request: Request) -> ListOptions:
-    query = request.query_params
-    if query.get("sendInitialEvents"):
-        # Ignoring what a client waits for would leave it waiting.
-        raise forbidden_parameter("sendInitialEvents", "is forbidden for list; it belongs to `watch=true`")
-    return ListOptions(
-        limit=query.get("limit", ""),
-        continue_token=query.get("continue", ""),
-        resource_version=query.get("resourceVersion", ""),
-        resource_version_match=query.get("resourceVersionMatch", ""),
     )
 
 

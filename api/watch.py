@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +26,7 @@ from api.rendering import Renderer
 from api.streams import StreamResponse
 from controlplane.errors import ApiError, Reason
 from controlplane.identity.scopes import require
-from controlplane.machinery.kind import API_VERSION, Kind, Verb
+from controlplane.machinery.kind import Kind, Verb
 from controlplane.machinery.table import parse_include
 from controlplane.resources import Page
 from controlplane.resources.listing import (
@@ -91,11 +91,18 @@ def opening(query: QueryParams, seconds_max: int) -> Opening:
     return Opening(rv, initial=initial, initial_end=initial and bookmarks, bookmarks=bookmarks, seconds_max=seconds)
 
 
-def watch_response(request: Request, deps: Deps, kind: Kind, selection: Selection, accepted: Accepted) -> Response:
-    """Begin to stream the watch that `request` asks for."""
+def watch_response(
+    request: Request,
+    deps: Deps,
+    kind: Kind,
+    selection: Selection,
+    accepted: Accepted,
+    reword: Callable[[bytes], bytes] = lambda document: document,
+) -> Response:
+    """Begin to stream the watch that `request` asks for; `reword` makes what is stored what `kind` describes."""
     begin = opening(request.query_params, deps.settings.watch_seconds_max)
     include = parse_include(request.query_params.get("includeObject", ""))
-    lines = _Lines(kind, Renderer(kind, accepted, deps.clock, include), request, deps)
+    lines = _Lines(kind, Renderer(kind, accepted, deps.clock, include), reword, request, deps)
     return StreamResponse(
         _chunks(deps, selection, begin, lines),
         media_type="application/json",
@@ -159,9 +166,12 @@ async def _initial(deps: Deps, selection: Selection, begin: Opening) -> AsyncGen
 class _Lines:
     """Turns items into lines of one form, and lines into chunks of bounded size."""
 
-    def __init__(self, kind: Kind, renderer: Renderer, request: Request, deps: Deps) -> None:
+    def __init__(
+        self, kind: Kind, renderer: Renderer, reword: Callable[[bytes], bytes], request: Request, deps: Deps
+    ) -> None:
         self._kind = kind
         self._renderer = renderer
+        self._reword = reword
         self._docs_prefix = deps.docs_prefix(request.scope)
         self._request_id: str = request.scope[REQUEST_ID]
 
@@ -181,7 +191,7 @@ class _Lines:
         metadata: dict[str, Any] = {"resourceVersion": str(rv)}
         if annotations:
             metadata["annotations"] = annotations
-        document = {"apiVersion": API_VERSION, "kind": self._kind.kind, "metadata": metadata}
+        document = {"apiVersion": self._kind.api_version, "kind": self._kind.kind, "metadata": metadata}
         return b'{"type":"BOOKMARK","object":%s}\n' % self._renderer.bookmark(document)
 
     def error(self, error: ApiError) -> bytes:
@@ -190,7 +200,7 @@ class _Lines:
         return b'{"type":"ERROR","object":%s}\n' % orjson.dumps(body)
 
     def _line(self, event_type: bytes, document: bytes) -> bytes:
-        return b'{"type":"%s","object":%s}\n' % (event_type, self._renderer.event(document))
+        return b'{"type":"%s","object":%s}\n' % (event_type, self._renderer.event(self._reword(document)))
 
 
 def _joined(lines: Iterable[bytes]) -> Iterable[bytes]:

@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from controlplane.errors import ApiError
 from controlplane.identity.principal import Principal
 from controlplane.identity.scopes import Access, require_access, require_active, require_claim, require_object
+from controlplane.kinds.core import FACADES
 from controlplane.machinery.discovery import REVIEWS
 from controlplane.machinery.kind import GROUP, READ_VERBS, Document, Kind, Scope, Subresource, Verb
 
@@ -31,11 +32,8 @@ NON_RESOURCE_URLS = (
 )
 """What every caller may GET that is no object."""
 
-_FACADES = {"namespaces": "projects", "events": "events"}
-"""The kinds of core/v1 that are shown, and ours that are behind them."""
 _NARROWED_VERBS = (Verb.LIST, Verb.WATCH, Verb.DELETE_COLLECTION)
 """What may be asked of many objects at once, because it shows and touches no more than what is visible."""
-_FACADE_VERBS = (Verb.GET.value, Verb.LIST.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,12 +142,10 @@ def _spelt_out(asked: Attributes, kinds: Mapping[str, Kind]) -> Iterator[Attribu
 
 def _offered(kinds: Iterable[Kind]) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
     """All there is to be allowed, as (group, resource, subresource, verbs)."""
-    for kind in kinds:
-        yield GROUP, kind.plural, "", tuple(verb.value for verb in Verb if verb in kind.verbs)
+    for kind in (*kinds, *(facade.kind for facade in FACADES)):
+        yield kind.group, kind.plural, "", tuple(verb.value for verb in Verb if verb in kind.verbs)
         for subresource in kind.served_subresources:
-            yield GROUP, kind.plural, subresource.name, subresource.verbs
-    for resource in _FACADES:
-        yield "", resource, "", _FACADE_VERBS
+            yield kind.group, kind.plural, subresource.name, subresource.verbs
     for review in REVIEWS:
         yield review.group, review.plural, "", ("create",)
 
@@ -160,11 +156,8 @@ def _require(principal: Principal, asked: Attributes, kinds: Mapping[str, Kind])
         if asked.verb != "create":
             raise LookupError(f"{asked.resource} can only be created")
         return "every credential may ask about itself"
-    kind = kinds.get(asked.resource) if asked.group in (GROUP, ANY) else None
-    if asked.group == "" and asked.resource in _FACADES:
-        kind = kinds[_FACADES[asked.resource]]
-        if asked.verb not in _FACADE_VERBS:
-            raise LookupError(f"core/v1 {asked.resource} can only be read here")
+    ours = kinds.get(asked.resource) if asked.group in (GROUP, ANY) else None
+    kind = ours or next((facade.kind for facade in FACADES if _names(facade.kind, asked)), None)
     if kind is None:
         raise LookupError(f'this server has no resource "{asked.resource}" in the group "{asked.group}"')
     if asked.subresource:
@@ -178,6 +171,10 @@ def _require(principal: Principal, asked: Attributes, kinds: Mapping[str, Kind])
     name = asked.name or (ANY if kind.is_project and verb not in _NARROWED_VERBS else "")
     require_object(principal, kind, verb, _project(principal, kind, asked, verb) or "", name)
     return f"the scopes of the credential cover {verb.value} of {kind.plural}"
+
+
+def _names(kind: Kind, asked: Attributes) -> bool:
+    return (kind.group, kind.plural) == (asked.group, asked.resource)
 
 
 def _require_subresource(principal: Principal, kind: Kind, asked: Attributes) -> str:

@@ -66,8 +66,8 @@ def review_resource_list(group: str) -> dict[str, Any]:
     }
 
 
-def api_resource_list(kinds: Iterable[Kind]) -> dict[str, Any]:
-    """The kinds with their subresources, as `/apis/nodus.dev/v1` answers."""
+def api_resource_list(kinds: Iterable[Kind], group_version: str = API_VERSION) -> dict[str, Any]:
+    """The kinds of a version with their subresources, as `/apis/nodus.dev/v1` answers."""
     resources: list[dict[str, Any]] = []
     for kind in kinds:
         resources.append(
@@ -91,24 +91,28 @@ def api_resource_list(kinds: Iterable[Kind]) -> dict[str, Any]:
             }
             for subresource in kind.served_subresources
         ]
-    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": API_VERSION, "resources": resources}
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources}
 
 
 def aggregated(kinds: Iterable[Kind], version: str) -> dict[str, Any]:
-    """Groups and kinds in one document. `version` is that of apidiscovery.k8s.io: v2, or v2beta1 of older clients.
+    """The groups of these kinds, with the kinds, in one document, as `/api` answers for core/v1.
 
-    Without kinds there is no group either: clients that meet the group on `/api` and on `/apis` count each kind twice.
+    `version` is that of apidiscovery.k8s.io: v2, or v2beta1 of older clients.
     """
-    groups = {GROUP: [_aggregated_resource(kind) for kind in kinds]}
-    if groups[GROUP]:
-        for review in REVIEWS:
-            groups.setdefault(review.group, []).append(_aggregated_review(review))
-    return {
-        "kind": "APIGroupDiscoveryList",
-        "apiVersion": f"{AGGREGATED_GROUP}/{version}",
-        "metadata": {},
-        "items": [_aggregated_group(name, resources) for name, resources in groups.items() if resources],
-    }
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for kind in kinds:
+        groups.setdefault(kind.group, []).append(_aggregated_resource(kind))
+    return _aggregated_groups(groups, version)
+
+
+def aggregated_with_reviews(kinds: Iterable[Kind], version: str) -> dict[str, Any]:
+    """The same with the groups of the reviews, as `/apis` answers."""
+    document = aggregated(kinds, version)
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for review in REVIEWS:
+        groups.setdefault(review.group, []).append(_aggregated_review(review))
+    document["items"] += _aggregated_groups(groups, version)["items"]
+    return document
 
 
 def aggregated_media_type(version: str) -> str:
@@ -126,9 +130,19 @@ def _group(name: str) -> dict[str, Any]:
     return {"name": name, "versions": [version], "preferredVersion": dict(version)}
 
 
+def _aggregated_groups(groups: dict[str, list[dict[str, Any]]], version: str) -> dict[str, Any]:
+    return {
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": f"{AGGREGATED_GROUP}/{version}",
+        "metadata": {},
+        "items": [_aggregated_group(name, resources) for name, resources in groups.items()],
+    }
+
+
 def _aggregated_group(name: str, resources: list[dict[str, Any]]) -> dict[str, Any]:
     versions = [{"version": VERSION, "resources": resources, "freshness": "Current"}]
-    return {"metadata": {"name": name}, "versions": versions}
+    # The core group has no name.
+    return {"metadata": {"name": name} if name else {}, "versions": versions}
 
 
 def _aggregated_review(review: Review) -> dict[str, Any]:
@@ -144,7 +158,7 @@ def _aggregated_review(review: Review) -> dict[str, Any]:
 def _aggregated_resource(kind: Kind) -> dict[str, Any]:
     resource: dict[str, Any] = {
         "resource": kind.plural,
-        "responseKind": _response_kind(kind.kind),
+        "responseKind": _response_kind(kind, kind.kind),
         "scope": "Namespaced" if kind.scope is Scope.PROJECT else "Cluster",
         "singularResource": kind.singular,
         "verbs": verbs(kind),
@@ -155,7 +169,7 @@ def _aggregated_resource(kind: Kind) -> dict[str, Any]:
         resource["subresources"] = [
             {
                 "subresource": subresource.name,
-                "responseKind": _response_kind(subresource.kind or kind.kind),
+                "responseKind": _response_kind(kind, subresource.kind or kind.kind),
                 "verbs": list(subresource.verbs),
             }
             for subresource in kind.served_subresources
@@ -163,5 +177,5 @@ def _aggregated_resource(kind: Kind) -> dict[str, Any]:
     return resource
 
 
-def _response_kind(kind: str) -> dict[str, str]:
-    return {"group": GROUP, "version": VERSION, "kind": kind}
+def _response_kind(kind: Kind, name: str) -> dict[str, str]:
+    return {"group": kind.group, "version": VERSION, "kind": name}

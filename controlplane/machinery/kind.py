@@ -136,6 +136,7 @@ class Kind:
 
     kind: str
     plural: str
+    api_version: str = API_VERSION
     uid_prefix: str
     scope: Scope
     verbs: frozenset[Verb]
@@ -172,6 +173,11 @@ class Kind:
     @property
     def singular(self) -> str:
         return self.kind.lower()
+
+    @property
+    def group(self) -> str:
+        """The group of its version; empty for core/v1."""
+        return self.api_version.rpartition("/")[0]
 
     @property
     def list_kind(self) -> str:

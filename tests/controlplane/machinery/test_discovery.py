@@ -6,8 +6,8 @@ import pytest
 
 from controlplane.kinds.registry import KINDS
 from controlplane.machinery.discovery import (
-    aggregated,
     aggregated_media_type,
+    aggregated_with_reviews,
     api_group,
     api_group_list,
     api_resource_list,
@@ -47,7 +47,7 @@ def test_a_kind_is_listed_with_its_names_and_verbs_and_its_subresources_after_it
 
 @pytest.mark.parametrize("version", ["v2", "v2beta1"])
 def test_the_aggregated_document_says_the_same_as_the_legacy_one(version: str) -> None:
-    document = aggregated(KINDS.values(), version)
+    document = aggregated_with_reviews(KINDS.values(), version)
     assert document["apiVersion"] == f"apidiscovery.k8s.io/{version}"
     assert aggregated_media_type(version).endswith(f"v={version};as=APIGroupDiscoveryList")
     assert [item["metadata"] for item in document["items"]] == [{"name": name} for name in GROUPS]
