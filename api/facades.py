@@ -24,7 +24,7 @@ from controlplane.errors import ApiError, Reason
 from controlplane.identity.scopes import require
 from controlplane.kinds.core import EVENTS, NAMESPACES, Facade
 from controlplane.machinery.kind import Verb
-from controlplane.machinery.selectors import FieldTerm, parse_fields, parse_labels
+from controlplane.machinery.selectors import FieldTerm, parse_labels
 from controlplane.machinery.table import parse_include
 from controlplane.store.contract import Key, Selection
 
@@ -56,7 +56,7 @@ class FacadeRoutes:
         watching = is_watch(query)
         require(caller, facade.kind.scope_resource, Verb.WATCH if watching else Verb.LIST, project)
         accepted = negotiate(request.headers.get("accept", ""))
-        fields = parse_fields(query.get("fieldSelector", ""), facade.behind)
+        fields = facade.terms(query.get("fieldSelector", ""))
         if project is not None:
             fields = (*fields, FieldTerm(facade.behind.project_field, True, project))
         selection = Selection(

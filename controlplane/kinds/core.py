@@ -7,16 +7,18 @@ stored. `api/facades.py` serves them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from controlplane.kinds.event import EVENT
 from controlplane.kinds.project import PROJECT
 from controlplane.machinery.kind import API_VERSION, Column, Document, Kind, Scope, Verb
+from controlplane.machinery.selectors import FieldTerm, parse_fields
 from controlplane.machinery.table import AGE_COLUMN, NAME_COLUMN, age_of, text_at
 
 CORE_VERSION = "v1"
+_COMPONENT = "nodus-server"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,23 @@ class Facade:
     kind: Kind
     behind: Kind
     reword: Callable[[Document], Document]
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Fields that are selected by another name than the one they have in the kind behind."""
+    constant: Mapping[str, str] = field(default_factory=dict)
+    """Fields that are the same in all objects, which the kind behind does not have."""
+
+    def terms(self, text: str) -> tuple[FieldTerm, ...]:
+        """A field selector of this kind as one of the kind behind; BadRequest for a field that it does not have."""
+        found = []
+        for term in parse_fields(text, self.kind):
+            if term.path not in self.constant:
+                found.append(FieldTerm(self.renamed.get(term.path, term.path), term.equal, term.value))
+            elif (self.constant[term.path] == term.value) is not term.equal:
+                found.append(_NOTHING)
+        return tuple(found)
+
+
+_NOTHING = FieldTerm("metadata.name", True, "")
 
 
 def _namespace(project: Document) -> Document:
@@ -51,7 +70,7 @@ def _core_event(event: Document) -> Document:
         "type": event["type"],
         "reason": event["reason"],
         "message": event["message"],
-        "source": {"component": "nodus-server"},
+        "source": {"component": _COMPONENT},
         "firstTimestamp": event.get("firstTime", last),
         "lastTimestamp": last,
         "count": event.get("count", 1),
@@ -79,12 +98,15 @@ NAMESPACES = Facade(
     reword=_namespace,
 )
 
+_EVENT_CONSTANTS = {"involvedObject.apiVersion": API_VERSION, "source": _COMPONENT}
+
 EVENTS = Facade(
     kind=replace(
         EVENT,
         api_version=CORE_VERSION,
         scope=Scope.PROJECT,
         verbs=frozenset({Verb.LIST, Verb.WATCH}),
+        selectable_fields=(*EVENT.selectable_fields, *_EVENT_CONSTANTS),
         description="An Event, as core/v1 words it.",
         columns=(
             replace(EVENT.columns[0], read=lambda document, now: age_of(document["lastTimestamp"], now)),
@@ -93,6 +115,8 @@ EVENTS = Facade(
     ),
     behind=EVENT,
     reword=_core_event,
+    renamed={"metadata.namespace": "involvedObject.namespace"},
+    constant=_EVENT_CONSTANTS,
 )
 
 FACADES = (NAMESPACES, EVENTS)

@@ -178,6 +178,14 @@ async def test_events_are_watched_in_the_words_of_core_clients(project: ServedAp
     assert (event["involvedObject"]["name"], event["metadata"]["namespace"]) == ("a", project.project_name)
     [item] = (await get(project, path)).json()["items"]
     assert item == event
+    for selector, count in (
+        ("involvedObject.kind=App,involvedObject.apiVersion=nodus.dev/v1,involvedObject.name=a", 1),
+        ("involvedObject.apiVersion=apps/v1", 0),
+        ("involvedObject.apiVersion!=apps/v1,source=nodus-server", 1),
+        (f"metadata.namespace={project.project_name}", 1),
+        ("metadata.namespace=default", 0),
+    ):
+        assert len((await get(project, f"{path}?fieldSelector={selector}")).json()["items"]) == count, selector
     table = {"accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
     [row] = (await get(project, path, **table)).json()["rows"]
     assert row["cells"][1:5] == ["Normal", "Tested", "app/a", "it was seen"]
