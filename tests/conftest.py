@@ -5,6 +5,7 @@ from __future__ import annotations
 pytest_plugins = [
     # First, because others import it.
     "tests.fixtures.postgres",
+    "tests.fixtures.wire",
     "tests.fixtures.admission",
     "tests.fixtures.app",
     "tests.fixtures.calls",

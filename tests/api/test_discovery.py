@@ -167,27 +167,27 @@ async def test_namespaces_are_watched_and_shown_as_tables(project: ServedApi) ->
         assert (bookmark["kind"], bookmark["apiVersion"]) == ("Event", "v1")
 
 
-async def test_events_are_watched_in_the_words_of_core_clients(project: ServedApi) -> None:
+async def test_events_are_watched_in_the_words_of_core_clients(api: ServedApi) -> None:
     happening = Happening(
-        key=project.object_key("App", "a"), uid="app_1", type=NORMAL, reason="Tested", message="it was seen"
+        key=api.object_key("App", "a"), uid="app_1", type=NORMAL, reason="Tested", message="it was seen"
     )
-    path = f"/api/v1/namespaces/{project.project_name}/events"
-    async with project.client.stream("GET", f"{path}?watch=true") as response:
-        await project.core.writer.write(RecordEvent(happening))
+    path = f"/api/v1/namespaces/{api.project_name}/events"
+    async with api.client.stream("GET", f"{path}?watch=true") as response:
+        await api.core.writer.write(RecordEvent(happening))
         event = (await EventStream(response).next())["object"]
-    assert (event["involvedObject"]["name"], event["metadata"]["namespace"]) == ("a", project.project_name)
-    [item] = (await get(project, path)).json()["items"]
+    assert (event["involvedObject"]["name"], event["metadata"]["namespace"]) == ("a", api.project_name)
+    [item] = (await get(api, path)).json()["items"]
     assert item == event
     for selector, count in (
         ("involvedObject.kind=App,involvedObject.apiVersion=nodus.dev/v1,involvedObject.name=a", 1),
         ("involvedObject.apiVersion=apps/v1", 0),
         ("involvedObject.apiVersion!=apps/v1,source=nodus-server", 1),
-        (f"metadata.namespace={project.project_name}", 1),
-        ("metadata.namespace=default", 0),
+        (f"metadata.namespace={api.project_name}", 1),
+        ("metadata.namespace=other", 0),
     ):
-        assert len((await get(project, f"{path}?fieldSelector={selector}")).json()["items"]) == count, selector
+        assert len((await get(api, f"{path}?fieldSelector={selector}")).json()["items"]) == count, selector
     table = {"accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
-    [row] = (await get(project, path, **table)).json()["rows"]
+    [row] = (await get(api, path, **table)).json()["rows"]
     assert row["cells"][1:5] == ["Normal", "Tested", "app/a", "it was seen"]
 
 
