@@ -134,6 +134,15 @@ async def test_options_that_cannot_be_served_are_refused(
         assert answer.json()["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
 
 
+async def test_a_version_that_is_about_to_come_is_waited_for(project: ServedApi) -> None:
+    ahead = str(int((await listed(project))["metadata"]["resourceVersion"]) + 1)
+    listing = asyncio.create_task(listed(project, resourceVersion=ahead, resourceVersionMatch="NotOlderThan"))
+    await apps(project, "a")
+    page = await listing
+    assert names(page) == ["a"]
+    assert int(page["metadata"]["resourceVersion"]) >= int(ahead)
+
+
 async def test_a_token_counts_only_for_the_list_it_came_from(project: ServedApi) -> None:
     await apps(project, "a", "b", team="x")
     token = (await listed(project, limit="1"))["metadata"]["continue"]

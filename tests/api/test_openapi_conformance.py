@@ -22,7 +22,7 @@ from tests.fixtures.app import ServedApi
 
 REQUESTS_MAX = 10
 DOCUMENT = openapi_document(KINDS.values())
-SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
+SCHEMA: Any = schemathesis.openapi.from_dict(DOCUMENT)
 # It would end the projects of the tests that run beside this one.
 LEFT_OUT = {"DELETE /apis/nodus.dev/v1/projects"}
 OPERATIONS = {

@@ -12,7 +12,9 @@ from typing import Any
 import httpx
 import orjson
 import pytest
+from starlette.datastructures import QueryParams
 
+from api.watch import opening
 from controlplane.identity.authenticator import Authenticator
 from controlplane.identity.principal import Principal
 from controlplane.store.compaction import compact
@@ -222,6 +224,16 @@ async def test_a_version_older_than_the_log_ends_in_an_error_event(database_url:
         async with api.watch("apps", resourceVersion=await version(api)) as events:
             await create(api, "b")
             assert told(await events.next()) == ("ADDED", "b")
+
+
+@pytest.mark.parametrize(
+    ("asked", "least", "most"), [("", 30, 60), ("0", 30, 60), ("7", 7, 7), ("60", 60, 60), ("86400", 60, 60)]
+)
+def test_a_watch_lasts_as_long_as_asked_or_else_a_random_time(asked: str, least: float, most: float) -> None:
+    lengths = {opening(QueryParams({"timeoutSeconds": asked}), 60).seconds_max for _ in range(50)}
+    assert all(least <= length <= most for length in lengths)
+    # All clients of a server that restarts must not come back together.
+    assert (len(lengths) > 40) is (least != most)
 
 
 async def test_a_watch_ends_cleanly_at_its_timeout(project: ServedApi) -> None:
