@@ -1,11 +1,14 @@
 """`kubectl auth can-i`, `can-i --list` and `whoami`: questions about oneself, worded as objects to create.
 
+A TokenReview, by which kr8s asks who it is, is answered for the token of the request alone.
+
 Nothing is stored. Every credential may ask; the answers are made in `controlplane/identity/reviews.py` from what the
 credential may really do. Go clients send these bodies as protobuf (R-NEG-4), everybody else as JSON.
 """
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -16,6 +19,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from api.bodies import read_body
+from api.credentials import authorization
 from api.deps import Deps, principal
 from api.negotiation import BodyType, negotiate, review_type
 from controlplane.errors import ApiError, Cause, Reason
@@ -45,6 +49,7 @@ _SHAPES: Mapping[str, Shape] = {
     },
     "SelfSubjectRulesReview": {2: ("spec", {1: "namespace"})},
     "SelfSubjectReview": {},
+    "TokenReview": {2: ("spec", {1: "token"})},
 }
 """The numbers of the fields in Kubernetes' own protobuf definitions."""
 
@@ -79,15 +84,20 @@ class _RulesSpec(_Asked):
     namespace: str = ""
 
 
+class _TokenSpec(_Asked):
+    token: str = ""
+
+
 class ReviewRoutes:
     """The handlers."""
 
     def __init__(self, deps: Deps) -> None:
         self._deps = deps
-        self._answers: Mapping[str, Callable[[Principal, Document], Document]] = {
+        self._answers: Mapping[str, Callable[[Request, Principal, Document], Document]] = {
             "SelfSubjectAccessReview": self._access,
             "SelfSubjectRulesReview": self._rules,
             "SelfSubjectReview": self._self,
+            "TokenReview": self._token,
         }
 
     def routes(self) -> Sequence[BaseRoute]:
@@ -107,7 +117,7 @@ class ReviewRoutes:
                 "kind": review.kind,
                 "apiVersion": review.group_version,
                 "metadata": {},
-                **self._answers[review.kind](caller, body),
+                **self._answers[review.kind](request, caller, body),
             }
             return Response(orjson.dumps(told), status_code=201, media_type="application/json")
 
@@ -128,7 +138,7 @@ class ReviewRoutes:
                 raise ApiError(Reason.BAD_REQUEST, f"`{field}` must be {value}, as the path says")
         return body
 
-    def _access(self, caller: Principal, body: Document) -> Document:
+    def _access(self, _request: Request, caller: Principal, body: Document) -> Document:
         spec = _spec(_AccessSpec, body)
         resource, url = spec.resource_attributes, spec.non_resource_attributes
         if (resource is None) == (url is None):
@@ -141,7 +151,7 @@ class ReviewRoutes:
             decision = decide(caller, _attributes(resource), self._deps.kinds)
         return {"spec": body["spec"], "status": _status(decision)}
 
-    def _rules(self, caller: Principal, body: Document) -> Document:
+    def _rules(self, _request: Request, caller: Principal, body: Document) -> Document:
         spec = _spec(_RulesSpec, body)
         if not spec.namespace:
             problem = "must name a project"
@@ -155,8 +165,20 @@ class ReviewRoutes:
         return {"spec": body["spec"], "status": status}
 
     @staticmethod
-    def _self(caller: Principal, _body: Document) -> Document:
+    def _self(_request: Request, caller: Principal, _body: Document) -> Document:
         return {"status": {"userInfo": user_info(caller)}}
+
+    @staticmethod
+    def _token(request: Request, caller: Principal, body: Document) -> Document:
+        asked = _spec(_TokenSpec, body).token.encode()
+        own = authorization(request.scope).partition(b" ")[2].strip()
+        if not hmac.compare_digest(asked, own):
+            return {
+                "spec": {},
+                "status": {"authenticated": False, "error": "only the token of the request is reviewed"},
+            }
+        # The token itself is not told again: answers end up in more places than requests.
+        return {"spec": {}, "status": {"authenticated": True, "user": user_info(caller)}}
 
 
 def _attributes(asked: _ResourceAttributes) -> Attributes:

@@ -31,10 +31,11 @@ class Review:
 
 REVIEWS = (
     Review("authentication.k8s.io", "selfsubjectreviews", "SelfSubjectReview"),
+    Review("authentication.k8s.io", "tokenreviews", "TokenReview"),
     Review("authorization.k8s.io", "selfsubjectaccessreviews", "SelfSubjectAccessReview"),
     Review("authorization.k8s.io", "selfsubjectrulesreviews", "SelfSubjectRulesReview"),
 )
-"""What `kubectl auth` asks; sorted by group. `api/reviews.py` answers."""
+"""What `kubectl auth` and its like ask; sorted by group. `api/reviews.py` answers."""
 
 GROUPS = (GROUP, *(group for group, _ in groupby(REVIEWS, lambda review: review.group)))
 """Every group that is served, ours first: clients take the first group for a name that two have."""

@@ -66,6 +66,18 @@ async def test_a_caller_learns_who_it_is(project: ServedApi) -> None:
     assert told["status"]["userInfo"]["extra"]["nodus.dev/scopes"] == whoami["scopes"]
 
 
+async def test_a_token_is_reviewed_by_itself_alone(project: ServedApi) -> None:
+    path = "/apis/authentication.k8s.io/v1/tokenreviews"
+    told = await ask(project, path, {"spec": {"token": project.key}})
+    assert told["status"]["authenticated"] is True
+    assert told["status"]["user"]["username"].startswith("usr_")
+    assert project.key not in str(told)
+    limited = await key(project, ["functions:read"], [project.project_name])
+    other = await ask(project, path, {"spec": {"token": project.key}}, headers=limited)
+    assert other["status"]["authenticated"] is False
+    assert "user" not in other["status"]
+
+
 async def test_go_clients_ask_in_protobuf_and_read_json(project: ServedApi) -> None:
     attributes = field(1, project.project_name) + field(2, "get") + field(3, "nodus.dev") + field(5, "functions")
     questions = {

@@ -15,6 +15,7 @@ from tests.fixtures.clients import ClientSide
 async def test_objects_live_and_die(client_side: ClientSide) -> None:
     api: Any = await kr8s.asyncio.api(kubeconfig=str(client_side.kubeconfig), namespace=client_side.project)
     assert (await api.version())["major"] == "1"
+    assert (await api.whoami()).startswith("usr_")
     kinds = {resource["name"] for resource in await api.api_resources()}
     assert {"apps", "functions", "selfsubjectreviews"} <= kinds
     app_class: Any = new_class("App", "nodus.dev/v1", asyncio=True, namespaced=True)
