@@ -19,8 +19,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from api.bodies import read_body
-from api.credentials import authorization
-from api.deps import Deps, principal
+from api.deps import Deps, credential, principal
 from api.negotiation import BodyType, negotiate, review_type
 from controlplane.errors import ApiError, Cause, Reason
 from controlplane.identity.principal import Principal
@@ -171,7 +170,7 @@ class ReviewRoutes:
     @staticmethod
     def _token(request: Request, caller: Principal, body: Document) -> Document:
         asked = _spec(_TokenSpec, body).token.encode()
-        own = authorization(request.scope).partition(b" ")[2].strip()
+        own = credential(request).partition(b" ")[2].strip()
         if not hmac.compare_digest(asked, own):
             return {
                 "spec": {},
