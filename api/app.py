@@ -18,6 +18,7 @@ from api.health import HealthRoutes
 from api.identity import IdentityRoutes
 from api.middleware import Edge, ErrorHandlers
 from api.resources import ResourceRoutes
+from api.reviews import ReviewRoutes
 from controlplane.errors import ApiError
 
 
@@ -36,6 +37,7 @@ def create_app(deps: Deps) -> ASGIApp:
         *HealthRoutes(deps).routes(),
         *IdentityRoutes(deps).routes(),
         *DiscoveryRoutes(deps).routes(),
+        *ReviewRoutes(deps).routes(),
         *FacadeRoutes(deps).routes(),
         *error_page_routes(),
     ]

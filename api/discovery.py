@@ -16,8 +16,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from api.deps import Deps
+from controlplane.kinds.core import CORE_VERSION, DISCOVERED
 from controlplane.machinery import discovery
-from controlplane.machinery.kind import API_VERSION, GROUP
+from controlplane.machinery.kind import API_VERSION
 from controlplane.machinery.openapi import GROUP_PATH, openapi_document, openapi_index
 
 _AGGREGATED_VERSIONS = ("v2", "v2beta1")
@@ -33,17 +34,27 @@ class DiscoveryRoutes:
         kinds = tuple(deps.kinds.values())
         document = orjson.dumps(openapi_document(kinds, release=deps.release))
         self._documents = {
-            "/api": _body({"kind": "APIVersions", "apiVersion": "v1", "versions": []}),
+            "/api": _body({"kind": "APIVersions", "apiVersion": "v1", "versions": [CORE_VERSION]}),
+            f"/api/{CORE_VERSION}": _body(discovery.api_resource_list(DISCOVERED, CORE_VERSION)),
             "/apis": _body(discovery.api_group_list()),
-            f"/apis/{GROUP}": _body(discovery.api_group()),
+            **{f"/apis/{group}": _body(discovery.api_group(group)) for group in discovery.GROUPS},
+            **{
+                f"/apis/{review.group_version}": _body(discovery.review_resource_list(review.group))
+                for review in discovery.REVIEWS
+            },
             f"/apis/{API_VERSION}": _body(discovery.api_resource_list(kinds)),
             "/openapi/v3": _body(openapi_index(document)),
             f"/openapi/v3/{GROUP_PATH}": document,
             "/version": _body(_version(deps.release)),
         }
         self._aggregated = {
-            ("/apis", version): _body(discovery.aggregated(kinds, version)) for version in _AGGREGATED_VERSIONS
-        } | {("/api", version): _body(discovery.aggregated((), version)) for version in _AGGREGATED_VERSIONS}
+            (path, version): _body(document)
+            for version in _AGGREGATED_VERSIONS
+            for path, document in (
+                ("/apis", discovery.aggregated_with_reviews(kinds, version)),
+                ("/api", discovery.aggregated(DISCOVERED, version)),
+            )
+        }
         self._etags = {path: f'"{hashlib.sha256(body).hexdigest()[:32]}"' for path, body in self._documents.items()}
 
     def routes(self) -> Sequence[BaseRoute]:

@@ -45,7 +45,7 @@ def status_body(error: ApiError, request_id: str, docs_prefix: str) -> dict[str,
     return {
         "kind": "Status",
         "apiVersion": "v1",
-        "metadata": {},
+        "metadata": error.metadata,
         "status": "Failure",
         "message": error.message,
         "reason": row.wire,

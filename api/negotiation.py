@@ -37,6 +37,7 @@ class BodyType(Enum):
     MERGE_PATCH = "application/merge-patch+json"
     JSON_PATCH = "application/json-patch+json"
     APPLY = "application/apply-patch+yaml"
+    PROTOBUF = "application/vnd.kubernetes.protobuf"
 
 
 _META_GROUP = "meta.k8s.io"
@@ -54,6 +55,7 @@ _BODY_TYPES = {
     "application/x-yaml": BodyType.YAML,
     "text/yaml": BodyType.YAML,
 }
+_REVIEW_TYPES = {**_BODY_TYPES, "application/vnd.kubernetes.protobuf": BodyType.PROTOBUF}
 _PATCH_TYPES = {
     "application/merge-patch+json": BodyType.MERGE_PATCH,
     "application/json-patch+json": BodyType.JSON_PATCH,
@@ -90,6 +92,15 @@ def body_type(content_type: str) -> BodyType:
     found = _BODY_TYPES.get(_bare(content_type))
     if found is None:
         raise _unsupported(content_type, _BODY_TYPES)
+    return found
+
+
+@lru_cache(maxsize=64)
+def review_type(content_type: str) -> BodyType:
+    """How the body of a review is written: as any other, or as protobuf, which Go clients use for built-in kinds."""
+    found = _REVIEW_TYPES.get(_bare(content_type))
+    if found is None:
+        raise _unsupported(content_type, _REVIEW_TYPES)
     return found
 
 

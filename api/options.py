@@ -1,4 +1,4 @@
-"""Options of writing verbs, as they arrive: query parameters, headers, and the body of a delete.
+"""Options of lists and writing verbs, as they arrive: query parameters, headers, and the body of a delete.
 
 Kubernetes clients send the options of a DELETE in its body, others in the query; both count, the body more.
 """
@@ -17,7 +17,8 @@ from controlplane.machinery import problems
 from controlplane.machinery.field_validation import FieldCheck, FieldValidation
 from controlplane.machinery.managed_fields import MANAGER_LENGTH_MAX, Manager, Operation
 from controlplane.machinery.validation import decode_json, decode_object
-from controlplane.resources import CreateOptions, DeleteOptions, Propagation
+from controlplane.resources import CreateOptions, DeleteOptions, ListOptions, Propagation
+from controlplane.resources.listing import forbidden_parameter
 from controlplane.store.idempotency import KeyedRequest
 
 _DRY_RUN_ALL = "All"
@@ -69,6 +70,19 @@ def field_check(query: QueryParams) -> FieldCheck:
     if word not in _VALIDATIONS:
         raise _invalid("fieldValidation", "must be Ignore, Warn or Strict", problems.NOT_SUPPORTED)
     return FieldCheck(FieldValidation(word))
+
+
+def list_options(query: QueryParams) -> ListOptions:
+    """Which page of which snapshot a list asks for; `controlplane/resources/listing.py` judges the words together."""
+    if query.get("sendInitialEvents"):
+        # Ignoring what a client waits for would leave it waiting.
+        raise forbidden_parameter("sendInitialEvents", "is forbidden for list; it belongs to `watch=true`")
+    return ListOptions(
+        limit=query.get("limit", ""),
+        continue_token=query.get("continue", ""),
+        resource_version=query.get("resourceVersion", ""),
+        resource_version_match=query.get("resourceVersionMatch", ""),
+    )
 
 
 def delete_options(query: QueryParams, content: bytes) -> DeleteOptions:

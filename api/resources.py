@@ -20,12 +20,12 @@ from api.bodies import read_body, too_large
 from api.changes import VIEWS, WHOLE, Changes, View
 from api.deps import Deps, Target, principal
 from api.negotiation import Accepted, BodyType, body_type, negotiate
-from api.options import create_options, delete_options, field_check
+from api.options import create_options, delete_options, field_check, list_options
 from api.rendering import Renderer, pretty, warning_header
 from api.watch import is_watch, watch_response
 from controlplane.errors import ApiError, Cause, Reason, not_found
 from controlplane.identity.principal import Principal
-from controlplane.identity.scopes import require
+from controlplane.identity.scopes import require, require_object
 from controlplane.machinery.documents import value_at
 from controlplane.machinery.field_validation import FieldCheck
 from controlplane.machinery.kind import API_VERSION, Document, Kind, Scope, Verb
@@ -34,7 +34,7 @@ from controlplane.machinery.selectors import parse_fields, parse_labels
 from controlplane.machinery.shapes import shape_of
 from controlplane.machinery.table import parse_include
 from controlplane.machinery.validation import decode_object
-from controlplane.resources import Answer, ListOptions
+from controlplane.resources import Answer
 from controlplane.store.contract import Key, Selection
 
 _ROOT = f"/apis/{API_VERSION}"
@@ -90,7 +90,7 @@ class ResourceRoutes:
             return await self._delete_collection(request, selection)
         if watching:
             return watch_response(request, self._deps, target.kind, selection, accepted)
-        page = await self._resources.reader.list(selection, _list_options(request))
+        page = await self._resources.reader.list(selection, list_options(request.query_params))
         return _answer(request, self._renderer(request, target.kind, accepted).page(page))
 
     async def object(self, request: Request) -> Response:
@@ -203,14 +203,7 @@ class ResourceRoutes:
 
     async def _authorise(self, caller: Principal, target: Target, verb: Verb) -> None:
         """403 unless the caller may; 404 when the project does not exist, or an object is of one it may not see."""
-        require(caller, target.kind.scope_resource, verb, _project_of(target))
-        if verb is Verb.CREATE and target.kind.is_project and not caller.all_projects:
-            raise ApiError(
-                Reason.FORBIDDEN,
-                f"this credential is limited to projects, so it may not create {target.kind.plural}",
-                details={"missingScope": f"{target.kind.scope_resource}:write"},
-                fix="Use a key for all projects.",
-            )
+        require_object(caller, target.kind, verb, target.project, target.name)
         if target.project:
             await self._resources.admission.require_project(caller.org, target.project)
 
@@ -252,11 +245,6 @@ class ResourceRoutes:
         return Renderer(kind, accepted, self._deps.clock, include)
 
 
-def _project_of(target: Target) -> str | None:
-    """The project that a path names: before the kind, or as the name of a Project."""
-    return target.project or (target.name if target.kind.is_project else "") or None
-
-
 def _key(target: Target, caller: Principal) -> Key:
     return Key(target.kind.kind, caller.org, target.project, target.name)
 
@@ -273,16 +261,6 @@ def _selection(request: Request, target: Target, caller: Principal) -> Selection
         fields=parse_fields(query.get("fieldSelector", ""), target.kind),
         projects=caller.project_limit,
         project_field=target.kind.project_field,
-    )
-
-
-def _list_options(request: Request) -> ListOptions:
-    query = request.query_params
-    return ListOptions(
-        limit=query.get("limit", ""),
-        continue_token=query.get("continue", ""),
-        resource_version=query.get("resourceVersion", ""),
-        resource_version_match=query.get("resourceVersionMatch", ""),
     )
 
 

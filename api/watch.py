@@ -7,8 +7,9 @@ a revision; and for a WatchList a bookmark between the two that tells the client
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,7 @@ from api.rendering import Renderer
 from api.streams import StreamResponse
 from controlplane.errors import ApiError, Reason
 from controlplane.identity.scopes import require
-from controlplane.machinery.kind import API_VERSION, Kind, Verb
+from controlplane.machinery.kind import Kind, Verb
 from controlplane.machinery.table import parse_include
 from controlplane.resources import Page
 from controlplane.resources.listing import (
@@ -40,6 +41,8 @@ from controlplane.store.contract import Selection
 from controlplane.store.watch import Bookmark, WatchItem
 
 INITIAL_EVENTS_END = {"k8s.io/initial-events-end": "true"}
+END_SECONDS_MAX = 5.0
+"""How long the last bookmark may take to leave before the stream is cut."""
 _CHUNK_BYTES_MAX = 1 << 20
 _TRUE = frozenset({"true", "1"})
 _FALSE = frozenset({"false", "0"})
@@ -88,15 +91,22 @@ def opening(query: QueryParams, seconds_max: int) -> Opening:
     return Opening(rv, initial=initial, initial_end=initial and bookmarks, bookmarks=bookmarks, seconds_max=seconds)
 
 
-def watch_response(request: Request, deps: Deps, kind: Kind, selection: Selection, accepted: Accepted) -> Response:
-    """Begin to stream the watch that `request` asks for."""
+def watch_response(
+    request: Request,
+    deps: Deps,
+    kind: Kind,
+    selection: Selection,
+    accepted: Accepted,
+    reword: Callable[[bytes], bytes] = lambda document: document,
+) -> Response:
+    """Begin to stream the watch that `request` asks for; `reword` makes what is stored what `kind` describes."""
     begin = opening(request.query_params, deps.settings.watch_seconds_max)
     include = parse_include(request.query_params.get("includeObject", ""))
-    lines = _Lines(kind, Renderer(kind, accepted, deps.clock, include), request, deps)
+    lines = _Lines(kind, Renderer(kind, accepted, deps.clock, include), reword, request, deps)
     return StreamResponse(
         _chunks(deps, selection, begin, lines),
         media_type="application/json",
-        seconds_max=begin.seconds_max,
+        seconds_max=begin.seconds_max + END_SECONDS_MAX,
         stopping=deps.stopping,
         recheck=lambda: _check_again(deps, credential(request), kind, selection),
         refused=lines.error,
@@ -117,6 +127,8 @@ async def _check_again(deps: Deps, authorization: bytes, kind: Kind, selection: 
 async def _chunks(deps: Deps, selection: Selection, begin: Opening, lines: _Lines) -> AsyncGenerator[bytes, None]:
     """The whole stream as chunks of lines; what goes wrong after the headers becomes an ERROR line (R-WATCH-3)."""
     bookmark_seconds = deps.settings.bookmark_seconds if begin.bookmarks else None
+    clock = asyncio.get_running_loop().time
+    ends_at = clock() + begin.seconds_max
     try:
         since_rv = begin.since_rv
         if begin.initial:
@@ -128,7 +140,8 @@ async def _chunks(deps: Deps, selection: Selection, begin: Opening, lines: _Line
                 yield lines.bookmark(since_rv, INITIAL_EVENTS_END)
         elif since_rv == 0:
             since_rv = deps.feed.last_rv
-        async with aclosing(deps.watches.follow(selection, since_rv, bookmark_seconds)) as batches:
+        seconds_left = max(ends_at - clock(), 0.0)
+        async with aclosing(deps.watches.follow(selection, since_rv, bookmark_seconds, seconds_left)) as batches:
             async for items in batches:
                 for chunk in lines.events(items):
                     yield chunk
@@ -153,9 +166,12 @@ async def _initial(deps: Deps, selection: Selection, begin: Opening) -> AsyncGen
 class _Lines:
     """Turns items into lines of one form, and lines into chunks of bounded size."""
 
-    def __init__(self, kind: Kind, renderer: Renderer, request: Request, deps: Deps) -> None:
+    def __init__(
+        self, kind: Kind, renderer: Renderer, reword: Callable[[bytes], bytes], request: Request, deps: Deps
+    ) -> None:
         self._kind = kind
         self._renderer = renderer
+        self._reword = reword
         self._docs_prefix = deps.docs_prefix(request.scope)
         self._request_id: str = request.scope[REQUEST_ID]
 
@@ -175,7 +191,7 @@ class _Lines:
         metadata: dict[str, Any] = {"resourceVersion": str(rv)}
         if annotations:
             metadata["annotations"] = annotations
-        document = {"apiVersion": API_VERSION, "kind": self._kind.kind, "metadata": metadata}
+        document = {"apiVersion": self._kind.api_version, "kind": self._kind.kind, "metadata": metadata}
         return b'{"type":"BOOKMARK","object":%s}\n' % self._renderer.bookmark(document)
 
     def error(self, error: ApiError) -> bytes:
@@ -184,7 +200,7 @@ class _Lines:
         return b'{"type":"ERROR","object":%s}\n' % orjson.dumps(body)
 
     def _line(self, event_type: bytes, document: bytes) -> bytes:
-        return b'{"type":"%s","object":%s}\n' % (event_type, self._renderer.event(document))
+        return b'{"type":"%s","object":%s}\n' % (event_type, self._renderer.event(self._reword(document)))
 
 
 def _joined(lines: Iterable[bytes]) -> Iterable[bytes]:

@@ -88,8 +88,9 @@ class Cause:
 class ApiError(Exception):
     """A refusal with a code from the table; the only exception that layers let travel to an edge.
 
-    `message` is public. `debug` goes to the log only. `details` holds the code's own keys (`details.budget` …).
-    `subject` names the object the error is about, as (kind or plural, name).
+    `message` is public. `debug` goes to the log only. `details` holds the code's own keys (`details.budget` …),
+    `metadata` those of a list that could not go on (`metadata.continue`). `subject` names the object the error is
+    about, as (kind or plural, name).
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class ApiError(Exception):
         *,
         causes: tuple[Cause, ...] = (),
         details: dict[str, Any] | None = None,
+        metadata: dict[str, str] | None = None,
         fix: str | None = None,
         retry_after_seconds: int | None = None,
         subject: tuple[str, str] | None = None,
@@ -109,6 +111,7 @@ class ApiError(Exception):
         self.message = message
         self.causes = causes
         self.details = details or {}
+        self.metadata = metadata or {}
         self.fix = fix or reason.row.fix
         self.retry_after_seconds = retry_after_seconds
         self.subject = subject

@@ -5,9 +5,11 @@ from __future__ import annotations
 pytest_plugins = [
     # First, because others import it.
     "tests.fixtures.postgres",
+    "tests.fixtures.wire",
     "tests.fixtures.admission",
     "tests.fixtures.app",
     "tests.fixtures.calls",
+    "tests.fixtures.clients",
     "tests.fixtures.control",
     "tests.fixtures.plane",
     "tests.fixtures.s3",

@@ -19,6 +19,7 @@ class KeyPurpose(StrEnum):
     """What a derived key is for. The words are part of the derivation: changing one makes what it made unreadable."""
 
     TOKEN_HASHES = "nodus token hashes v1"  # noqa: S105 - labels, not passwords
+    CONTINUE_TOKENS = "nodus continue tokens v1"
     BLOB_URLS = "nodus blob urls v1"
     SECRETS_AT_REST = "nodus secrets at rest v1"
     SECRET_DIGESTS = "nodus secret digests v1"  # noqa: S105

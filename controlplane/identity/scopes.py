@@ -2,7 +2,7 @@
 
 A scope is `*`, `*:read` or `<resource>:<access>`; `write` does not include `read` (the public command line's `can-i`
 says the same). Kinds without a resource word are readable with any valid key of their organisation. The edge calls
-`require` for every route of a kind, and one of the other questions for the routes beside them.
+`require_object` for every route of a kind, and one of the other questions for the routes beside them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from controlplane.errors import ApiError, Reason
 from controlplane.identity.principal import AttemptBinding, Principal, PrincipalKind
-from controlplane.machinery.kind import READ_VERBS, Verb
+from controlplane.machinery.kind import READ_VERBS, Kind, Verb
 
 ALL = "*"
 ALL_READS = "*:read"
@@ -62,6 +62,21 @@ def require(principal: Principal, resource: str | None, verb: Verb, project: str
     `principal.projects` by the caller. `details.missingScope` names the scope that would have helped.
     """
     require_access(principal, ((resource, access_of(verb)),), project)
+
+
+def require_object(principal: Principal, kind: Kind, verb: Verb, project: str, name: str) -> None:
+    """Refuse unless the principal may do `verb` to what a path addresses; `project` and `name` are empty when it has
+    none. A project is visible to those who may act in it, and made by those who may act in all."""
+    if kind.is_project:
+        if verb is Verb.CREATE and not principal.all_projects:
+            raise ApiError(
+                Reason.FORBIDDEN,
+                f"this credential is limited to projects, so it may not create {kind.plural}",
+                details={"missingScope": f"{kind.scope_resource}:write"},
+                fix="Use a key for all projects.",
+            )
+        project = name
+    require(principal, kind.scope_resource, verb, project or None)
 
 
 def require_access(principal: Principal, any_of: Sequence[tuple[str | None, Access]], project: str | None) -> None:

@@ -157,6 +157,7 @@ class AttemptStatus(ApiModel):
         default=None, description="Queued, Provisioning, Running, Succeeded, Failed or Cancelled."
     )
     reason: str | None = Field(default=None, description="Why it failed or was stopped, in one word.")
+    message: str | None = Field(default=None, description="The same in a sentence, or what it is doing.")
     exit_code: int | None = Field(default=None, description="What its process exited with.")
     signal: int | None = Field(default=None, description="The signal that ended its process.")
     superseded_by: str | None = Field(default=None, description="The next Attempt in its slot.")

@@ -6,11 +6,10 @@ from datetime import datetime
 
 from pydantic import Field
 
-from controlplane.clock import parse_time
 from controlplane.machinery.documents import value_at
 from controlplane.machinery.kind import READ_VERBS, Column, Document, Kind, Scope
 from controlplane.machinery.model import ApiModel
-from controlplane.machinery.table import AGE_COLUMN, NAME_COLUMN, human_duration, text_at
+from controlplane.machinery.table import AGE_COLUMN, NAME_COLUMN, age_of, text_at
 
 
 class InvolvedObject(ApiModel):
@@ -35,8 +34,7 @@ class EventFields(ApiModel):
 
 
 def _last_seen(document: Document, now: datetime) -> str | int:
-    last = document.get("lastTime")
-    return human_duration((now - parse_time(last)).total_seconds()) if last else "<unknown>"
+    return age_of(document.get("lastTime"), now)
 
 
 def _object_cell(document: Document, now: datetime) -> str | int:

@@ -238,8 +238,16 @@ FUNCTION = Kind(
     scale=ScalePaths(wanted="spec.scaling.minWorkers", observed="status.workers.ready"),
     subresources=(
         Subresource("log", ("get",), "What the workers printed."),
-        Subresource("calls", ("create",), "Create many calls at once.", kind="FunctionCallList"),
-        Subresource("claims", ("create",), "How workers take calls and report them.", kind="FunctionClaim"),
+        Subresource(
+            "calls", ("create",), "Create many calls at once.", kind="FunctionCallList", scope="functioncalls:write"
+        ),
+        Subresource(
+            "claims",
+            ("create",),
+            "How workers take calls and report them.",
+            kind="FunctionClaim",
+            scope="functions:claim",
+        ),
     ),
     deletion_finalizer="nodus.dev/workers",
     strategy=FunctionStrategy(),

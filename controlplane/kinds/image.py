@@ -18,7 +18,6 @@ from controlplane.machinery.kind import (
     Document,
     Kind,
     Scope,
-    Subresource,
     Unoffered,
 )
 from controlplane.machinery.table import AGE_COLUMN, NAME_COLUMN, PHASE_COLUMN, text_at
@@ -97,7 +96,6 @@ IMAGE = Kind(
         Unoffered("spec.tags", _has("tags"), _NO_BUILDER),
         Unoffered("spec.platform", lambda spec: spec["platform"] != "linux/amd64", "Use linux/amd64 or leave it out."),
     ),
-    subresources=(Subresource("log", ("get",), "What the build printed."),),
     strategy=ImageStrategy(),
     scope_resource="images",
 )

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from controlplane.errors import Cause, invalid
 from controlplane.kinds.membership import join_app
+from controlplane.machinery.conditions import ObjectCondition
 from controlplane.machinery.grammar import DATA_KEY_PATTERN
 from controlplane.machinery.kind import ALL_VERBS, AdmissionContext, Column, Document, Kind, Scope
 from controlplane.machinery.model import ApiModel
@@ -68,6 +69,7 @@ class SecretStatus(ApiModel):
         default=None, description="Ready, Failed when the values could not be sealed, or Terminating."
     )
     reason: str | None = Field(default=None, description="Why it failed.")
+    conditions: list[ObjectCondition] | None = Field(default=None, description="Ready, while it waits for its delete.")
     keys: list[str] | None = Field(default=None, description="Keys of the current version.")
     version: int | None = Field(default=None, description="The current version; new workers get it.")
     versions: list[SecretVersion] | None = Field(default=None, description="The last ten versions, newest first.")

@@ -114,8 +114,10 @@ class Subresource:
     description: str
     kind: str = ""
     """Empty means the kind of the object itself."""
-    group: str = GROUP
-    """Of `kind`: a Scale is not ours."""
+    group: str = ""
+    """Of `kind`; empty means the group of the object's kind."""
+    scope: str = ""
+    """The scope that its route asks for; empty means the read or write scope of the object's kind."""
 
 
 _WRITABLE = ("get", "patch", "update")
@@ -150,6 +152,7 @@ class Kind:
 
     kind: str
     plural: str
+    api_version: str = API_VERSION
     uid_prefix: str
     scope: Scope
     verbs: frozenset[Verb]
@@ -191,6 +194,11 @@ class Kind:
     @property
     def singular(self) -> str:
         return self.kind.lower()
+
+    @property
+    def group(self) -> str:
+        """The group of its version; empty for core/v1."""
+        return self.api_version.rpartition("/")[0]
 
     @property
     def list_kind(self) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from http import HTTPStatus
 from typing import Any
 
 from controlplane.machinery.kind import API_VERSION, GROUP, VERSION, Kind, Scope, Subresource, Verb
@@ -28,6 +29,17 @@ _ACTIONS = {
     Verb.DELETE_COLLECTION: ("delete", "deletecollection", "Delete a selection of"),
 }
 """Of each verb: the HTTP method, the word of `x-kubernetes-action`, and how its summary begins."""
+
+_REFUSALS = (400, 401, 403, 404, 406, 429, 500, 503)
+"""What any request may meet, by status; the messages tell more."""
+_REFUSALS_OF_VERB = {
+    Verb.CREATE: (402, 409, 412, 413, 415, 422),
+    Verb.UPDATE: (402, 409, 413, 415, 422),
+    Verb.PATCH: (402, 409, 413, 415, 422),
+    Verb.DELETE: (409, 413, 415, 422),
+    Verb.DELETE_COLLECTION: (409, 413, 415, 422),
+    Verb.LIST: (410, 422, 504),
+}
 
 
 def openapi_index(document: bytes) -> dict[str, Any]:
@@ -101,8 +113,15 @@ def _responses(verb: Verb, name: str) -> dict[str, Any]:
     responses: dict[str, Any] = {"200": _response("OK", schema)}
     if verb is Verb.CREATE:
         responses["201"] = _response("Created", schema)
-    responses["default"] = _response("An error.", reference(f"{META_PREFIX}Status"))
-    return responses
+    return responses | _refusals(verb)
+
+
+def _refusals(verb: Verb) -> dict[str, Any]:
+    """The refusals that a client must expect by status, and the rest."""
+    status = reference(f"{META_PREFIX}Status")
+    codes = (*_REFUSALS, *_REFUSALS_OF_VERB.get(verb, ()))
+    told = {str(code): _response(f"{HTTPStatus(code).phrase}.", status) for code in codes}
+    return told | {"default": _response("An error.", status)}
 
 
 def _response(description: str, schema: Schema, media_type: str = "application/json") -> dict[str, Any]:
@@ -140,7 +159,7 @@ def _body(verb: Verb, name: str) -> dict[str, Any] | None:
 
 def _subresource_operation(kind: Kind, subresource: Subresource, verb: str) -> dict[str, Any]:
     is_text = subresource.name == "log"
-    shown = f"{PREFIX}{kind.kind}" if subresource.group == GROUP else f"{META_PREFIX}{subresource.kind}"
+    shown = f"{PREFIX}{kind.kind}" if not subresource.group else f"{META_PREFIX}{subresource.kind}"
     schema: Schema = {"type": "string" if is_text else "object"}
     if verb in ("get", "update", "patch") and not is_text:
         schema = reference(shown)
@@ -150,10 +169,13 @@ def _subresource_operation(kind: Kind, subresource: Subresource, verb: str) -> d
         "tags": [kind.plural],
         "responses": {
             "200": _response("OK", schema, "text/plain" if is_text else "application/json"),
-            "default": _response("An error.", reference(f"{META_PREFIX}Status")),
+            **({"201": _response("Created", schema)} if verb == "create" else {}),
+            **_refusals(Verb(verb)),
         },
         "x-kubernetes-action": "connect" if is_text else _method(verb),
-        "x-kubernetes-group-version-kind": group_version_kind(subresource.kind or kind.kind, subresource.group),
+        "x-kubernetes-group-version-kind": group_version_kind(
+            subresource.kind or kind.kind, subresource.group or kind.group
+        ),
     }
     if is_text:
         operation["parameters"] = _LOG_PARAMETERS

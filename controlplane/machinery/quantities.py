@@ -210,12 +210,12 @@ def _within(minimum: str, maximum: str) -> Callable[[str], str]:
 
 def duration_between(minimum: str, maximum: str) -> tuple[AfterValidator, WithJsonSchema]:
     """Metadata for `Annotated[Duration, *duration_between("1s", "24h")]`: bounds, inclusive, also in the schema."""
-    schema = {"type": "string", "format": "duration", "x-nodus-minimum": minimum, "x-nodus-maximum": maximum}
+    schema = {"type": "string", "format": "go-duration", "x-nodus-minimum": minimum, "x-nodus-maximum": maximum}
     return AfterValidator(_within(minimum, maximum)), WithJsonSchema(schema)
 
 
 Duration = Annotated[
-    str, AfterValidator(_canonical(canonical_duration)), WithJsonSchema({"type": "string", "format": "duration"})
+    str, AfterValidator(_canonical(canonical_duration)), WithJsonSchema({"type": "string", "format": "go-duration"})
 ]
 """A Go duration, kept in seconds (`300s`)."""
 

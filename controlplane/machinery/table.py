@@ -129,8 +129,12 @@ def text_at(path: str, absent: str | int = NOTHING) -> Callable[[Document, datet
 
 def age_cell(document: Document, now: datetime) -> str | int:
     """How long ago the object was created."""
-    created = document["metadata"].get("creationTimestamp")
-    return human_duration((now - parse_time(created)).total_seconds()) if created else "<unknown>"
+    return age_of(document["metadata"].get("creationTimestamp"), now)
+
+
+def age_of(moment: str | None, now: datetime) -> str:
+    """How long ago a moment of the wire was."""
+    return human_duration((now - parse_time(moment)).total_seconds()) if moment else "<unknown>"
 
 
 NAME_COLUMN = Column("Name", text_at("metadata.name"), "Name of the object, unique in its project.", format="name")

@@ -1,25 +1,18 @@
 """Which snapshot a list reads and where its next page begins.
 
 `store/objects.py` reads pages; here are the rules around them (R-LIST-1 to R-LIST-4): what `resourceVersion`,
-`resourceVersionMatch`, `limit` and `continue` mean together, and the opaque token that carries a list from page to page
-at one snapshot.
+`resourceVersionMatch`, `limit` and `continue` mean together. The tokens of `continue` are made in `continuation.py`.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
 from dataclasses import dataclass
 from enum import Enum
 
-import orjson
-
 from controlplane.errors import ApiError, Cause, Reason
+from controlplane.resources.continuation import ContinueTokens
 from controlplane.store.contract import Key, Selection
 
-_TOKEN_VERSION = 1
-_SELECTION_DIGEST_LENGTH = 16
 _RV_DIGITS_MAX = 18
 
 
@@ -51,7 +44,7 @@ class Start:
     not_before_rv: int = 0
 
 
-def start(selection: Selection, options: ListOptions, items_max: int) -> Start:
+def start(selection: Selection, options: ListOptions, items_max: int, tokens: ContinueTokens) -> Start:
     """Judge the options together; 400 for what cannot be read, 422 for what does not go together."""
     limit = parse_count("limit", options.limit)
     limit = min(limit, items_max) if limit else items_max
@@ -64,8 +57,8 @@ def start(selection: Selection, options: ListOptions, items_max: int) -> Start:
             )
         if match is not None:
             raise forbidden_parameter("resourceVersionMatch", "may not be specified with `continue`")
-        after, rv = decode_token(options.continue_token, selection)
-        return Start(limit, after, at_rv=rv)
+        after, at_rv = tokens.decode(options.continue_token, selection)
+        return Start(limit, after, at_rv=at_rv)
     rv = parse_rv(options.resource_version)
     if match is Match.EXACT:
         if rv == 0:
@@ -75,31 +68,6 @@ def start(selection: Selection, options: ListOptions, items_max: int) -> Start:
         # What clients meant before the parameter existed: a first page at exactly that version.
         return Start(limit, at_rv=rv)
     return Start(limit, not_before_rv=rv)
-
-
-def encode_token(selection: Selection, rv: int, last: Key) -> str:
-    """The opaque `continue` of a list that read up to `last` at snapshot `rv`."""
-    content = {"v": _TOKEN_VERSION, "rv": rv, "after": [last.project, last.name], "of": _digest(selection)}
-    return base64.urlsafe_b64encode(orjson.dumps(content)).decode().rstrip("=")
-
-
-def decode_token(token: str, selection: Selection) -> tuple[Key, int]:
-    """The last key read and the snapshot; 400 when the token is not ours or belongs to another list."""
-    try:
-        content = orjson.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
-        version, rv, (project, name), digest = content["v"], content["rv"], content["after"], content["of"]
-        readable = isinstance(rv, int) and isinstance(project, str) and isinstance(name, str)
-    except (binascii.Error, ValueError, TypeError, KeyError):
-        version, rv, project, name, digest, readable = None, 0, "", "", "", False
-    if not readable or version != _TOKEN_VERSION:
-        raise ApiError(Reason.BAD_REQUEST, "`continue` is not a token of this server", fix="List from the start.")
-    if digest != _digest(selection):
-        raise ApiError(
-            Reason.BAD_REQUEST,
-            "`continue` belongs to a list with other selectors or of another project",
-            fix="Repeat the selectors of the first page, or list from the start.",
-        )
-    return Key(selection.kind, selection.org, project, name), rv
 
 
 def parse_rv(text: str) -> int:
@@ -136,10 +104,3 @@ def parse_match(text: str, resource_version: str) -> Match | None:
 def forbidden_parameter(name: str, problem: str) -> ApiError:
     """The 422 for query parameters that are readable but do not go together."""
     return ApiError(Reason.INVALID, f"`{name}` {problem}", causes=(Cause(name, problem, "FieldValueForbidden"),))
-
-
-def _digest(selection: Selection) -> str:
-    """Names what a token lists, so that it is refused for another list."""
-    projects = sorted(selection.projects) if selection.projects is not None else None
-    text = repr((selection.kind, selection.org, selection.project, selection.labels, selection.fields, projects))
-    return hashlib.sha256(text.encode()).hexdigest()[:_SELECTION_DIGEST_LENGTH]

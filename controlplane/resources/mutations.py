@@ -312,5 +312,5 @@ def check_preconditions(kind: Kind, document: Document, options: DeleteOptions) 
 
 def list_body(kind: Kind, documents: Sequence[bytes], metadata: dict[str, object]) -> bytes:
     """A serialised list of serialised objects; the objects are not parsed again."""
-    head = orjson.dumps({"apiVersion": "nodus.dev/v1", "kind": kind.list_kind, "metadata": metadata})
+    head = orjson.dumps({"apiVersion": kind.api_version, "kind": kind.list_kind, "metadata": metadata})
     return b'%s,"items":[%s]}' % (head[:-1], b",".join(documents))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from controlplane.errors import not_found
+from controlplane.errors import ApiError, Reason, not_found
 from controlplane.machinery.kind import Kind
-from controlplane.resources.listing import ListOptions, encode_token, start
+from controlplane.resources.continuation import ContinueTokens, expired
+from controlplane.resources.listing import ListOptions, start
 from controlplane.settings import Settings
 from controlplane.store.changes import ChangeFeed
 from controlplane.store.contract import Key, Selection
@@ -45,6 +46,7 @@ class Reader:
         self._feed = feed
         self._kinds = kinds
         self._settings = settings
+        self._tokens = ContinueTokens(settings.secret_key)
 
     async def get(self, key: Key) -> bytes:
         """The serialised object; NotFound when there is none."""
@@ -56,16 +58,21 @@ class Reader:
     async def list(self, selection: Selection, options: ListOptions) -> Page:
         """A page of the selection. Raises BadRequest and Invalid for options, Expired for a snapshot that is gone,
         Timeout for a revision that does not come."""
-        begin = start(selection, options, self._settings.list_items_max)
+        begin = start(selection, options, self._settings.list_items_max, self._tokens)
         awaited = begin.at_rv or begin.not_before_rv
         if awaited > self._feed.last_rv and not await self._feed.wait_until(awaited, CATCH_UP_SECONDS_MAX):
             raise not_yet(awaited, self._feed.last_rv)
-        found = await self._objects.list_page(
-            selection,
-            limit=begin.limit,
-            bytes_max=self._settings.list_bytes_max,
-            after=begin.after,
-            at_rv=begin.at_rv,
-        )
-        token = encode_token(selection, found.rv, found.next_key) if found.next_key is not None else ""
+        try:
+            found = await self._objects.list_page(
+                selection,
+                limit=begin.limit,
+                bytes_max=self._settings.list_bytes_max,
+                after=begin.after,
+                at_rv=begin.at_rv,
+            )
+        except ApiError as error:
+            if error.reason is Reason.EXPIRED and begin.after is not None:
+                raise expired(self._tokens.encode(selection, None, begin.after)) from error
+            raise
+        token = self._tokens.encode(selection, found.rv, found.next_key) if found.next_key is not None else ""
         return Page(found.documents, found.rv, token, found.remaining)

@@ -7,6 +7,8 @@ is cut; it resumes from its last revision. The edge (`api/watch.py`) turns the i
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from dataclasses import dataclass
 
@@ -56,14 +58,16 @@ class Watches:
         self._settings = settings
 
     async def follow(
-        self, selection: Selection, since_rv: int, bookmark_seconds: float | None
+        self, selection: Selection, since_rv: int, bookmark_seconds: float | None, seconds_max: float | None = None
     ) -> AsyncGenerator[list[WatchItem], None]:
-        """Yield events after `since_rv` in batches as they come, and bookmarks in quiet times when asked.
+        """Yield events after `since_rv` in batches as they come.
 
-        A revision that has not happened yet is waited for. Raises Expired when the log does not reach back, Unavailable
-        when it must be read and the database is away. Ends when the watcher is too slow or the feed stops. Close the
-        iterator (`aclose`) when leaving it early.
+        With `bookmark_seconds`, a bookmark comes that often however busy the watch is, and one as the last thing before
+        the watch ends after `seconds_max` (R-WATCH-7). A revision that has not happened yet is waited for. Raises
+        Expired when the log does not reach back, Unavailable when it must be read and the database is away. Ends early
+        when the watcher is too slow or the feed stops. Close the iterator (`aclose`) when leaving it early.
         """
+        turns = _Turns(bookmark_seconds, seconds_max)
         start_rv = self._feed.last_rv
         subscription = Subscription(
             selection,
@@ -79,12 +83,15 @@ class Watches:
                 if subscription.ended:
                     return
             while not subscription.ended:
-                taken = await subscription.take(bookmark_seconds)
+                taken = await subscription.take(turns.seconds_left())
+                # The buffer is empty now, so with what was taken all that the feed has seen is sent.
+                seen_rv = max(self._feed.last_rv, since_rv)
                 if taken:
                     yield await self._events(taken)
-                elif not subscription.ended:
-                    # The buffer is empty, so all that the feed has seen was sent.
-                    yield [Bookmark(max(self._feed.last_rv, since_rv))]
+                if turns.bookmark_due() and not subscription.ended:
+                    yield [Bookmark(seen_rv)]
+                if turns.over():
+                    return
         finally:
             self._feed.subscriptions.remove(subscription)
 
@@ -130,6 +137,32 @@ class Watches:
         last = orjson.loads(document)
         last["metadata"]["resourceVersion"] = str(change.rv)
         return orjson.dumps(last)
+
+
+class _Turns:
+    """When a watch owes a bookmark, and when it is over."""
+
+    def __init__(self, bookmark_seconds: float | None, seconds_max: float | None) -> None:
+        self._clock = asyncio.get_running_loop().time
+        self._bookmark_seconds = bookmark_seconds
+        self._bookmark_at = math.inf if bookmark_seconds is None else self._clock() + bookmark_seconds
+        self._end_at = math.inf if seconds_max is None else self._clock() + seconds_max
+
+    def seconds_left(self) -> float | None:
+        """Seconds until one of the two, None when neither will come."""
+        next_at = min(self._bookmark_at, self._end_at)
+        return None if next_at == math.inf else max(next_at - self._clock(), 0.0)
+
+    def bookmark_due(self) -> bool:
+        """Whether a bookmark must be sent now; then the next is due one interval later."""
+        now = self._clock()
+        if self._bookmark_seconds is None or now < min(self._bookmark_at, self._end_at):
+            return False
+        self._bookmark_at = now + self._bookmark_seconds
+        return True
+
+    def over(self) -> bool:
+        return self._clock() >= self._end_at
 
 
 def _sightings(selection: Selection, changes: Iterable[Change]) -> list[Sighting]:

@@ -333,7 +333,7 @@ async def test_status_is_read_below_the_object(project: ServedApi) -> None:
     assert (await project.client.get(f"{project.path}/functions/f/status")).json() == created
     assert (await project.client.post(f"{project.path}/functions/f/status", json=created)).status_code == 405
     await project.create("secrets", {"metadata": {"name": "s"}, "spec": {"stringData": {"A": "x"}}})
-    assert (await project.client.put(f"{project.path}/secrets/s/status", json={})).status_code == 405
+    assert (await project.client.post(f"{project.path}/secrets/s/status", json={})).status_code == 405
     assert (await project.client.get(f"{project.path}/secrets/s/scale")).status_code == 404
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from controlplane.errors import Reason
 from controlplane.identity.authenticator import user_label
-from tests.fixtures.app import ROOT, ServedApi, api_settings, serve
+from controlplane.store.events import NORMAL, Happening, RecordEvent
+from tests.fixtures.app import ROOT, EventStream, ServedApi, api_settings, serve
 from tests.fixtures.eventually import eventually
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList"
@@ -23,9 +24,15 @@ async def get(project: ServedApi, path: str, **headers: str) -> httpx.Response:
 
 
 async def test_groups_and_kinds_are_listed_in_the_legacy_form(project: ServedApi) -> None:
-    assert (await get(project, "/api")).json()["kind"] == "APIVersions"
-    [group] = (await get(project, "/apis")).json()["groups"]
-    assert group["preferredVersion"]["groupVersion"] == "nodus.dev/v1"
+    assert (await get(project, "/api")).json()["versions"] == ["v1"]
+    assert [entry["name"] for entry in (await get(project, "/api/v1")).json()["resources"]] == ["namespaces"]
+    groups = (await get(project, "/apis")).json()["groups"]
+    assert groups[0]["preferredVersion"]["groupVersion"] == "nodus.dev/v1"
+    for group in groups:
+        # A group whose details fail breaks the discovery of all for some clients.
+        assert (await get(project, f"/apis/{group['name']}")).json()["kind"] == "APIGroup"
+        for version in group["versions"]:
+            assert (await get(project, f"/apis/{version['groupVersion']}")).json()["resources"]
     assert (await get(project, "/apis/nodus.dev")).json()["kind"] == "APIGroup"
     resources = {entry["name"]: entry for entry in (await get(project, ROOT)).json()["resources"]}
     assert resources["functions"]["shortNames"] == ["fn"]
@@ -47,11 +54,13 @@ async def test_one_request_tells_everything_to_those_who_ask(project: ServedApi,
     answer = await get(project, "/apis", accept=accept)
     assert answer.headers["content-type"] == AGGREGATED.format(version)
     assert answer.headers["vary"] == "Accept"
-    [group] = answer.json()["items"]
+    group, *reviews = answer.json()["items"]
     assert group["metadata"]["name"] == "nodus.dev"
+    assert [item["metadata"]["name"] for item in reviews] == ["authentication.k8s.io", "authorization.k8s.io"]
     assert {entry["resource"] for entry in group["versions"][0]["resources"]} == set(project.deps.kinds)
     core = await get(project, "/api", accept=accept)
-    assert core.json()["items"] == []
+    [item] = core.json()["items"]
+    assert [entry["resource"] for entry in item["versions"][0]["resources"]] == ["namespaces"]
     legacy = await get(project, "/apis", accept=f"application/json,{AGGREGATED.format(version)}")
     assert legacy.json()["kind"] == "APIGroupList"
 
@@ -136,7 +145,50 @@ async def test_describe_finds_the_events_of_its_object(project: ServedApi) -> No
     for path in ("/api/v1/events", f"/api/v1/namespaces/{project.project_name}/events"):
         answer = await get(project, f"{path}?{query}", accept="application/vnd.kubernetes.protobuf,application/json")
         assert (answer.json()["kind"], answer.json()["items"]) == ("EventList", [])
-    assert (await project.client.get("/api/v1/events?watch=true")).status_code == 405
+
+
+async def test_namespaces_are_watched_and_shown_as_tables(project: ServedApi) -> None:
+    name = project.project_name
+    selector = f"fieldSelector=metadata.name={name}"
+    table = "application/json;as=Table;v=v1;g=meta.k8s.io"
+    shown = (await get(project, f"/api/v1/namespaces?{selector}", accept=table)).json()
+    assert [row["cells"][:2] for row in shown["rows"]] == [[name, "Active"]]
+    path = f"/api/v1/namespaces?watch=true&{selector}"
+    async with project.client.stream("GET", path) as response:
+        events = EventStream(response)
+        first = await events.next()
+        assert (first["type"], first["object"]["kind"], first["object"]["apiVersion"]) == ("ADDED", "Namespace", "v1")
+        await project.client.delete(f"{ROOT}/projects/{name}")
+        changed = await events.next()
+        assert changed["object"]["status"]["phase"] == "Terminating"
+    query = "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
+    async with project.client.stream("GET", f"/api/v1/namespaces/{name}/events?{query}") as response:
+        bookmark = (await EventStream(response).next())["object"]
+        assert (bookmark["kind"], bookmark["apiVersion"]) == ("Event", "v1")
+
+
+async def test_events_are_watched_in_the_words_of_core_clients(api: ServedApi) -> None:
+    happening = Happening(
+        key=api.object_key("App", "a"), uid="app_1", type=NORMAL, reason="Tested", message="it was seen"
+    )
+    path = f"/api/v1/namespaces/{api.project_name}/events"
+    async with api.client.stream("GET", f"{path}?watch=true") as response:
+        await api.core.writer.write(RecordEvent(happening))
+        event = (await EventStream(response).next())["object"]
+    assert (event["involvedObject"]["name"], event["metadata"]["namespace"]) == ("a", api.project_name)
+    [item] = (await get(api, path)).json()["items"]
+    assert item == event
+    for selector, count in (
+        ("involvedObject.kind=App,involvedObject.apiVersion=nodus.dev/v1,involvedObject.name=a", 1),
+        ("involvedObject.apiVersion=apps/v1", 0),
+        ("involvedObject.apiVersion!=apps/v1,source=nodus-server", 1),
+        (f"metadata.namespace={api.project_name}", 1),
+        ("metadata.namespace=other", 0),
+    ):
+        assert len((await get(api, f"{path}?fieldSelector={selector}")).json()["items"]) == count, selector
+    table = {"accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
+    [row] = (await get(api, path, **table)).json()["rows"]
+    assert row["cells"][1:5] == ["Normal", "Tested", "app/a", "it was seen"]
 
 
 async def test_metrics_queries_answer_an_empty_vector(project: ServedApi) -> None:

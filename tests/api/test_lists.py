@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import Any
 
@@ -133,6 +134,15 @@ async def test_options_that_cannot_be_served_are_refused(
         assert answer.json()["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
 
 
+async def test_a_version_that_is_about_to_come_is_waited_for(project: ServedApi) -> None:
+    ahead = str(int((await listed(project))["metadata"]["resourceVersion"]) + 1)
+    listing = asyncio.create_task(listed(project, resourceVersion=ahead, resourceVersionMatch="NotOlderThan"))
+    await apps(project, "a")
+    page = await listing
+    assert names(page) == ["a"]
+    assert int(page["metadata"]["resourceVersion"]) >= int(ahead)
+
+
 async def test_a_token_counts_only_for_the_list_it_came_from(project: ServedApi) -> None:
     await apps(project, "a", "b", team="x")
     token = (await listed(project, limit="1"))["metadata"]["continue"]
@@ -164,6 +174,64 @@ async def test_a_snapshot_that_was_compacted_is_expired(api: ServedApi) -> None:
     await compact(api.core.database, api.core.settings, api.core.clock.now())
     answer = await api.client.get(f"{api.path}/apps", params={"continue": token})
     assert (answer.status_code, answer.json()["reason"]) == (410, "Expired")
+    # Who accepts a list of two times goes on where it stopped.
+    fresh = answer.json()["metadata"]["continue"]
+    rest = await listed(api, limit="2", **{"continue": fresh})
+    assert names(rest) == ["b", "c"]
+    assert int(rest["metadata"]["resourceVersion"]) > 0
+    assert names(await listed(api, **{"continue": rest["metadata"]["continue"]})) == ["d"]
+    exact = await api.client.get(f"{api.path}/apps", params={"resourceVersion": "1", "resourceVersionMatch": "Exact"})
+    assert (exact.status_code, exact.json()["metadata"]) == (410, {})
+
+
+async def test_what_remains_is_told_while_it_is_cheap(project: ServedApi) -> None:
+    await apps(project, "a", "b", "c", "d", team="x")
+    page = await listed(project, limit="1")
+    assert page["metadata"]["remainingItemCount"] == 3
+    page = await listed(project, limit="1", **{"continue": page["metadata"]["continue"]})
+    assert page["metadata"]["remainingItemCount"] == 2
+    table = (await project.client.get(f"{project.path}/apps", params={"limit": "1"}, headers=TABLE)).json()
+    assert table["metadata"]["remainingItemCount"] == 3
+    assert "remainingItemCount" not in (await listed(project, limit="1", labelSelector="team=x"))["metadata"]
+
+
+async def test_a_list_is_watched_from_its_own_version_without_a_gap_or_a_repeat(project: ServedApi) -> None:
+    """Writers run all the time; every list with the watch from its version ends at what there is (R-LIST-1)."""
+    writers = [asyncio.create_task(churn(project, number)) for number in range(4)]
+    states = []
+    for _ in range(3):
+        page = await listed(project)
+        state = {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in page["items"]}
+        states.append((int(page["metadata"]["resourceVersion"]), state))
+    await asyncio.gather(*writers)
+    last = await listed(project)
+    end = {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in last["items"]}
+    for rv, state in states:
+        query = {"resourceVersion": str(rv), "allowWatchBookmarks": "true", "timeoutSeconds": "1"}
+        async with project.watch("apps", **query) as events:
+            *seen, bookmark = await events.rest()
+        assert bookmark["type"] == "BOOKMARK"
+        for event in seen:
+            name, at = event["object"]["metadata"]["name"], event["object"]["metadata"]["resourceVersion"]
+            assert int(at) > rv
+            assert (name in state) is (event["type"] != "ADDED")
+            if event["type"] == "DELETED":
+                del state[name]
+            else:
+                state[name] = at
+        assert state == end
+
+
+async def churn(project: ServedApi, number: int) -> None:
+    """Creates, changes and deletes of apps that nobody else writes."""
+    for turn in range(8):
+        name = f"a{number}-{turn % 3}"
+        await project.client.post(f"{project.path}/apps", json={"metadata": {"name": name}, "spec": {}})
+        await project.client.patch(
+            f"{project.path}/apps/{name}", json={"metadata": {"labels": {"turn": str(turn)}}}, headers=MERGE
+        )
+        if turn % 2:
+            await project.client.delete(f"{project.path}/apps/{name}")
 
 
 async def test_a_page_ends_early_when_its_objects_are_large(project: ServedApi) -> None:

@@ -12,7 +12,9 @@ from typing import Any
 import httpx
 import orjson
 import pytest
+from starlette.datastructures import QueryParams
 
+from api.watch import opening
 from controlplane.identity.authenticator import Authenticator
 from controlplane.identity.principal import Principal
 from controlplane.store.compaction import compact
@@ -140,6 +142,7 @@ async def test_a_watch_list_without_initial_events_begins_now(project: ServedApi
         ({"timeoutSeconds": "-1"}, 400),
         ({"labelSelector": "a in ("}, 400),
         ({"fieldSelector": "spec.nope=1"}, 400),
+        ({"watch": "false", "sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}, 422),
     ],
 )
 async def test_a_watch_that_cannot_be_served_as_asked_is_refused(
@@ -165,6 +168,44 @@ async def test_bookmarks_come_only_when_asked_and_move_on_while_others_write(dat
             assert told(await unasked.next()) == ("ADDED", "a")
 
 
+async def test_a_watch_that_ends_by_time_tells_last_how_far_it_got(project: ServedApi) -> None:
+    since = await version(project)
+    query = {"resourceVersion": since, "allowWatchBookmarks": "true", "timeoutSeconds": "1"}
+    async with project.watch("apps", **query) as events:
+        function = await project.function()
+        [bookmark] = await events.rest()
+    assert bookmark["type"] == "BOOKMARK"
+    assert set(bookmark["object"]) == {"apiVersion", "kind", "metadata"}
+    assert set(bookmark["object"]["metadata"]) == {"resourceVersion"}
+    last = bookmark["object"]["metadata"]["resourceVersion"]
+    assert int(last) >= int(function["metadata"]["resourceVersion"])
+    async with project.watch("apps", resourceVersion=last) as events:
+        await create(project, "a")
+        assert told(await events.next()) == ("ADDED", "a")
+
+
+async def test_a_busy_watch_gets_its_bookmarks_as_well(database_url: str, tmp_path: Path) -> None:
+    async with serve(api_settings(database_url, tmp_path, bookmark_seconds=1)) as api:
+        await create(api, "a")
+        async with api.watch("apps", resourceVersion=await version(api), allowWatchBookmarks="true") as events:
+            seen: list[dict[str, Any]] = []
+            while len([event for event in seen if event["type"] == "BOOKMARK"]) < 2:
+                # Never quiet for as long as a bookmark would need to come by itself.
+                await relabel(api, "a", x=str(len(seen)))
+                seen.append(await events.next())
+        versions = [int(event["object"]["metadata"]["resourceVersion"]) for event in seen]
+        assert versions == sorted(versions)
+
+
+async def test_a_version_to_come_is_waited_for_and_nothing_before_it_is_shown(project: ServedApi) -> None:
+    await create(project, "a")
+    ahead = str(int(await version(project)) + 1)
+    async with project.watch("apps", resourceVersion=ahead) as events:
+        await create(project, "b")
+        await create(project, "c")
+        assert told(await events.next()) == ("ADDED", "c")
+
+
 async def test_a_version_older_than_the_log_ends_in_an_error_event(database_url: str, tmp_path: Path) -> None:
     # A memory of one change, so that the log must be asked.
     async with serve(api_settings(database_url, tmp_path, ring_events_max=1)) as api:
@@ -183,6 +224,16 @@ async def test_a_version_older_than_the_log_ends_in_an_error_event(database_url:
         async with api.watch("apps", resourceVersion=await version(api)) as events:
             await create(api, "b")
             assert told(await events.next()) == ("ADDED", "b")
+
+
+@pytest.mark.parametrize(
+    ("asked", "least", "most"), [("", 30, 60), ("0", 30, 60), ("7", 7, 7), ("60", 60, 60), ("86400", 60, 60)]
+)
+def test_a_watch_lasts_as_long_as_asked_or_else_a_random_time(asked: str, least: float, most: float) -> None:
+    lengths = {opening(QueryParams({"timeoutSeconds": asked}), 60).seconds_max for _ in range(50)}
+    assert all(least <= length <= most for length in lengths)
+    # All clients of a server that restarts must not come back together.
+    assert (len(lengths) > 40) is (least != most)
 
 
 async def test_a_watch_ends_cleanly_at_its_timeout(project: ServedApi) -> None:

@@ -134,7 +134,7 @@ def test_what_outlives_its_delete_is_held_by_a_finalizer() -> None:
 
 def test_logs_are_served_where_something_prints() -> None:
     served = {kind.kind for kind in KINDS.values() for item in kind.subresources if item.name == "log"}
-    assert served == {"App", "Function", "FunctionCall", "Attempt", "Image"}
+    assert served == {"App", "Function", "FunctionCall", "Attempt"}
     for kind in KINDS.values():
         for subresource in kind.subresources:
             assert {*subresource.verbs} <= {verb.value for verb in Verb}

@@ -1,0 +1,88 @@
+"""The reading commands of the public `nodus` command line: what each must show (protocol §8)."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.api.test_access import key
+from tests.fixtures.clients import SCRIPTS, ClientSide, Finished
+
+WIDE = "APP IMAGE GPU MIN MAX"
+HEADINGS = {
+    "get functions": "NAME PHASE READY QUEUED RUNNING $/H SPEND AGE",
+    "get fn -o wide": f"NAME PHASE READY QUEUED RUNNING $/H SPEND AGE {WIDE}",
+    "get fn -A": "NAMESPACE NAME PHASE READY QUEUED RUNNING $/H SPEND AGE",
+    "get fn --show-labels": "NAME PHASE READY QUEUED RUNNING $/H SPEND AGE LABELS",
+    "get fc": "NAME FUNCTION PHASE REASON RETRIES AGE DURATION",
+    "get call -o wide": "NAME FUNCTION PHASE REASON RETRIES AGE DURATION SESSION MAP INDEX WORKER COST",
+    "get app": "NAME PHASE VERSION MEMBERS READY EPHEMERAL AGE",
+    "get img": "NAME PHASE BASE DIGEST AGE",
+    "get sec": "NAME TYPE VERSION KEYS AGE",
+    "get prj": "NAME PHASE AGE",
+}
+OBJECTS: dict[str, dict[str, Any]] = {
+    "functioncalls": {
+        "metadata": {"name": "c"},
+        "spec": {"function": "f", "input": {"encoding": "JSON", "inline": "e30="}},
+    },
+    "apps": {"metadata": {"name": "a"}, "spec": {}},
+    "images": {"metadata": {"name": "i"}, "spec": {"base": "nodus/python:3.11"}},
+    "secrets": {"metadata": {"name": "s"}, "spec": {"stringData": {"K": "v"}}},
+}
+
+
+async def nodus(side: ClientSide, line: str, *, check: bool = True) -> Finished:
+    variables = {"NODUS_API_URL": side.api.url, "NODUS_API_KEY": side.api.key, "NODUS_PROJECT": side.project}
+    words = [f"{name}={value}" for name, value in variables.items()]
+    return await side.run("env", *words, SCRIPTS / "nodus", *shlex.split(line), check=check)
+
+
+@pytest.fixture
+async def side(client_side: ClientSide) -> ClientSide:
+    """A project with an object of each kind that users make."""
+    await client_side.api.function("f")
+    for plural, body in OBJECTS.items():
+        await client_side.api.create(plural, body)
+    return client_side
+
+
+@pytest.mark.parametrize("line", HEADINGS)
+async def test_lists_have_the_columns_of_their_kind(side: ClientSide, line: str) -> None:
+    heading, *rows = (await nodus(side, line)).stdout.splitlines()
+    assert " ".join(heading.split()) == HEADINGS[line]
+    assert rows
+    if "-A" in line:
+        assert side.project in {row.split()[0] for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("api-resources", r"functioncalls +fc,call +nodus.dev/v1 +true +FunctionCall"),
+        ("get function f -o yaml", r"kind: Function\n"),
+        ("get functions --field-selector metadata.name=f -o name", r"function.nodus.dev/f\n"),
+        ("describe function/f", r"Phase: +Running"),
+        ("explain functioncall.spec", r"mapIndex\t<integer>\n +\w+"),
+        ("explain functions", r"DESCRIPTION:\n +\w+"),
+        ("whoami", r"Scopes: +\*"),
+        ("auth can-i create functions", r"yes"),
+        ("events", r"Events: +<none>"),
+        ("top functions", r"f +-"),
+        ("wait function/f --for=jsonpath='{.status.phase}'=Running --timeout=5s", r"condition met"),
+    ],
+)
+async def test_reading_commands_show_what_they_are_for(side: ClientSide, line: str, shown: str) -> None:
+    assert re.search(shown, (await nodus(side, line)).stdout)
+
+
+async def test_a_limited_key_is_told_what_it_may_not(side: ClientSide) -> None:
+    token = (await key(side.api, ["functions:read"], [side.project]))["Authorization"].removeprefix("Bearer ")
+    limited = replace(side, api=replace(side.api, key=token))
+    assert "yes" in (await nodus(limited, "auth can-i get functions")).stdout
+    assert "no" in (await nodus(limited, "auth can-i create functions", check=False)).stdout
+    assert "secrets:read" in (await nodus(limited, "get secrets", check=False)).stderr
