@@ -89,37 +89,32 @@ def negotiate(accept: str) -> Accepted:
 @lru_cache(maxsize=64)
 def body_type(content_type: str) -> BodyType:
     """How the body of a POST or PUT is written; 415 for what nobody here reads. A missing type means JSON."""
-    found = _BODY_TYPES.get(_bare(content_type))
-    if found is None:
-        raise _unsupported(content_type, _BODY_TYPES)
-    return found
+    return _one_of(_BODY_TYPES, content_type)
 
 
 @lru_cache(maxsize=64)
 def review_type(content_type: str) -> BodyType:
     """How the body of a review is written: as any other, or as protobuf, which Go clients use for built-in kinds."""
-    found = _REVIEW_TYPES.get(_bare(content_type))
-    if found is None:
-        raise _unsupported(content_type, _REVIEW_TYPES)
-    return found
+    return _one_of(_REVIEW_TYPES, content_type)
 
 
 @lru_cache(maxsize=64)
 def patch_type(content_type: str) -> BodyType:
     """Which patch a PATCH body is; 415 lists the accepted types, which is how clients learn to use another."""
-    found = _PATCH_TYPES.get(_bare(content_type))
+    return _one_of(_PATCH_TYPES, content_type)
+
+
+def _one_of(accepted: dict[str, BodyType], content_type: str) -> BodyType:
+    found = accepted.get(_bare(content_type))
     if found is None:
-        raise _unsupported(content_type, _PATCH_TYPES)
+        listed = ", ".join(name for name in accepted if name)
+        raise ApiError(
+            Reason.UNSUPPORTED_MEDIA_TYPE,
+            f'the body of the request was in an unknown format: "{content_type}"; '
+            f"accepted media types include: {listed}",
+            fix=f"Send one of: {listed}.",
+        )
     return found
-
-
-def _unsupported(content_type: str, accepted: dict[str, BodyType]) -> ApiError:
-    listed = ", ".join(name for name in accepted if name)
-    return ApiError(
-        Reason.UNSUPPORTED_MEDIA_TYPE,
-        f'the body of the request was in an unknown format: "{content_type}"; accepted media types include: {listed}',
-        fix=f"Send one of: {listed}.",
-    )
 
 
 def _bare(content_type: str) -> str:

@@ -146,7 +146,7 @@ class ResourceRoutes:
     async def _get(self, request: Request, renderer: Renderer, caller: Principal, target: Target) -> Response:
         content = await self._resources.reader.get(_key(target, caller))
         document = orjson.loads(content)
-        if not caller.all_projects and value_at(document, target.kind.project_field) not in caller.projects:
+        if not caller.sees_project(value_at(document, target.kind.project_field)):
             raise not_found(target.kind.plural, target.name)
         return _answer(request, renderer.one(content), etag=f'"{document["metadata"]["resourceVersion"]}"')
 

@@ -131,8 +131,9 @@ class Dispatcher:
         held = [want for wants in demand.values() for want in wants if want not in joined and not want.offered]
         rooms = _rooms(demand, self._settings.dispatch_calls_max)
         wanted = {uid: room for uid, room in rooms.items() if not book.queue_was_empty(uid)}
+        unwritten = {uid: book.unwritten(uid) for uid in demand}
         looks = dict.fromkeys(demand, NOTHING)
-        if wanted or (held and any(book.unwritten(uid).queued for uid in rooms)):
+        if wanted or (held and any(unwritten[uid].queued for uid in rooms)):
             claims = [(want.claimant.attempt, want.claim_seq) for want in held]
             if self.gated:
                 found = await look_started(connection, wanted, claims)
@@ -144,9 +145,7 @@ class Dispatcher:
             self._waiting.release(void)
             demand = {uid: [want for want in wants if want not in void] for uid, wants in demand.items()}
             looks |= found.looks
-        if not self.gated:
-            looks = {uid: corrected(found, book.unwritten(uid)) for uid, found in looks.items()}
-        return looks, demand
+        return {uid: corrected(found, unwritten[uid]) for uid, found in looks.items()}, demand
 
     async def _read_lag(self, tx: Tx, connection: Connection) -> None:
         """Whether the engine is beyond its budget, at most a moment old: the budget is a soft one."""

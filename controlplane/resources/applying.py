@@ -12,7 +12,7 @@ from dataclasses import replace
 from controlplane.errors import ApiError, Reason
 from controlplane.identity.principal import Principal
 from controlplane.machinery.apply import Apply
-from controlplane.machinery.kind import Kind, Scope, Verb
+from controlplane.machinery.kind import Kind, Verb
 from controlplane.resources.answers import Answer, CreateOptions
 from controlplane.resources.changing import RACES_MAX, Changer
 from controlplane.resources.creating import Creator
@@ -70,8 +70,7 @@ class Applier:
                 subject=(kind.plural, key.name),
             )
         options = CreateOptions(dry_run=dry_run, manager=apply.manager)
-        project = key.project if kind.scope is Scope.PROJECT else ""
-        return await self._creator.create(kind, project, body, caller, options)
+        return await self._creator.create(kind, key.project, body, caller, options)
 
 
 def _named(config: Document, name: str) -> Document:

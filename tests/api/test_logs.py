@@ -6,7 +6,6 @@ import asyncio
 import base64
 import secrets
 import uuid
-from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -17,15 +16,6 @@ from controlplane.identity.tokens import INSERT_API_KEY, TokenHasher, new_api_ke
 from tests.fixtures.app import ServedApi
 from tests.fixtures.eventually import eventually
 from tests.fixtures.plane import insert_attempt
-
-
-@pytest.fixture
-async def node(project: ServedApi) -> AsyncIterator[httpx.AsyncClient]:
-    """A node's client of the server."""
-    token = project.core.settings.node_token.get_secret_value()
-    headers = {"Authorization": f"Bearer {token}"}
-    async with httpx.AsyncClient(base_url=project.url, headers=headers, trust_env=False) as client:
-        yield client
 
 
 @pytest.fixture

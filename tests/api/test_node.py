@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -12,15 +11,6 @@ import pytest
 
 from tests.fixtures.app import ServedApi
 from tests.fixtures.plane import PutObject, insert_attempt
-
-
-@pytest.fixture
-async def node(project: ServedApi) -> AsyncIterator[httpx.AsyncClient]:
-    """A node's client of the server."""
-    token = project.core.settings.node_token.get_secret_value()
-    headers = {"Authorization": f"Bearer {token}"}
-    async with httpx.AsyncClient(base_url=project.url, headers=headers, trust_env=False) as client:
-        yield client
 
 
 async def attempt_of(api: ServedApi, function: dict[str, Any], *, epoch: int = 1, **columns: Any) -> str:

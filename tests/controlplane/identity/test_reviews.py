@@ -7,35 +7,12 @@ from dataclasses import replace
 import pytest
 
 from controlplane.errors import ApiError
-from controlplane.identity.principal import AttemptBinding, Principal, PrincipalKind
+from controlplane.identity.principal import Principal
 from controlplane.identity.reviews import Attributes, decide, decide_url, rules, user_info
-from controlplane.identity.scopes import ATTEMPT_SCOPES, require_object
+from controlplane.identity.scopes import require_object
 from controlplane.kinds.registry import BY_PLURAL
 from controlplane.machinery.kind import GROUP, Kind, Scope, Verb
-
-WORKER = Principal(
-    kind=PrincipalKind.ATTEMPT,
-    org="default",
-    id="att-1",
-    label="att-1",
-    scopes=ATTEMPT_SCOPES,
-    projects=frozenset({"default"}),
-    binding=AttemptBinding(
-        project="default", function="f", function_uid="fn_1", attempt="att-1", epoch=1, concurrency=1
-    ),
-)
-
-
-def user(*scopes: str, projects: tuple[str, ...] = ("*",)) -> Principal:
-    return Principal(
-        kind=PrincipalKind.USER,
-        org="default",
-        id="u",
-        label="usr_u",
-        scopes=frozenset(scopes),
-        projects=frozenset(projects),
-    )
-
+from tests.fixtures.principals import WORKER, user
 
 ADMIN = user("*")
 READER = user("functions:read", projects=("default",))

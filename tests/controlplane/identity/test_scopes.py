@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from controlplane.errors import ApiError, Reason
-from controlplane.identity.principal import AttemptBinding, Principal, PrincipalKind
+from controlplane.identity.principal import Principal, PrincipalKind
 from controlplane.identity.scopes import (
-    ATTEMPT_SCOPES,
     require,
     require_claim,
     require_download,
@@ -18,29 +17,9 @@ from controlplane.identity.scopes import (
     require_worker,
 )
 from controlplane.machinery.kind import Verb
+from tests.fixtures.principals import BINDING, WORKER, user
 
-BINDING = AttemptBinding(project="default", function="f", function_uid="fn_1", attempt="att-1", epoch=1, concurrency=1)
-WORKER = Principal(
-    kind=PrincipalKind.ATTEMPT,
-    org="default",
-    id="att-1",
-    label="att-1",
-    scopes=ATTEMPT_SCOPES,
-    projects=frozenset({"default"}),
-    binding=BINDING,
-)
 NODE = Principal(kind=PrincipalKind.NODE, org="", id="node", label="node", scopes=frozenset({"nodes:connect"}))
-
-
-def user(*scopes: str, projects: tuple[str, ...] = ("*",)) -> Principal:
-    return Principal(
-        kind=PrincipalKind.USER,
-        org="default",
-        id="u",
-        label="usr_u",
-        scopes=frozenset(scopes),
-        projects=frozenset(projects),
-    )
 
 
 @pytest.mark.parametrize(
