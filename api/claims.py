@@ -56,6 +56,7 @@ class ClaimsRoute:
         self._waiting = waiting
         self._intake = ClaimIntake(settings.claims_buffered_bytes_max)
         self._body_seconds_max = settings.claim_body_seconds_max
+        self._linger_seconds = settings.claim_linger_seconds
         self._rules = CallRules.from_settings(settings)
         self._limits = ReportLimits.from_settings(settings)
         self._blob_present = blob_present
@@ -84,15 +85,19 @@ class ClaimsRoute:
             redactor=self._redactor,
         )
         want = Want(claimant, body.calls_max, body.running) if body.calls_max > 0 and not body.draining else None
+        wait_seconds = body.wait_seconds
+        if body.completed and not body.running:
+            # The worker has reported all it had and would claim again at once, which costs as much as the call did.
+            wait_seconds = max(wait_seconds, self._linger_seconds)
         if want is not None:
-            want.hold = body.wait_seconds > 0
+            want.hold = wait_seconds > 0
         try:
             answer = await self._writer.write(ClaimMutation(claimant, body, want, self._rules))
         except BaseException:
             if want is not None:
                 self._waiting.abandon(want)
             raise
-        return Applied(answer=answer, want=want, wait_seconds=body.wait_seconds, draining=body.draining)
+        return Applied(answer=answer, want=want, wait_seconds=wait_seconds, draining=body.draining)
 
     async def _read(self, request: Request, binding: AttemptBinding, count: Callable[[int], None]) -> bytes:
         """The body, no larger than what this worker can have to tell, and not for longer than a worker waits."""

@@ -66,6 +66,10 @@ class Settings(BaseSettings):
     bookmark_seconds: int = Field(default=30, description="The SDK takes 120 s of silence for a dead connection.")
     watch_buffer_events_max: int = Field(default=10_000, description="A slower watcher is cut and resumes (R-WATCH-9).")
     watch_buffer_bytes_max: int = Field(default=32 << 20, description="The same bound in bytes of documents.")
+    settling_seconds: float = Field(
+        default=0.1,
+        description="How long a read of a call that has just begun waits for its end, which spares a watch.",
+    )
     list_items_max: int = Field(default=5_000, description="Page size when the client names no limit.")
     list_bytes_max: int = Field(default=8 << 20, description="A page ends early at about this size.")
 
@@ -89,6 +93,10 @@ class Settings(BaseSettings):
     batch_calls_max: int = Field(default=1_000, description="Calls a batch; the protocol's limit.")
     lease_seconds: int = Field(default=75, description="Two long polls and 15 s since an attempt's last claim.")
     claim_wait_seconds_max: int = Field(default=30, description="Longest long poll; the worker reads for 45 s.")
+    claim_linger_seconds: float = Field(
+        default=0.1,
+        description="How long the report of a worker's last call waits for a next one, so that one claim carries both.",
+    )
     deadline_grace_seconds: int = Field(default=60, description="After a deadline the worker should have reported.")
     dispatch_calls_max: int = Field(
         default=1_000, description="Calls of one Function that one commit hands out; more would delay the commit."

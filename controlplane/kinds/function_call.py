@@ -42,6 +42,8 @@ FUNCTION_LABEL = "nodus.dev/function"
 MAP_LABEL = "nodus.dev/map"
 APP_LABEL = "nodus.dev/app"
 TERMINAL_PHASES = frozenset({"Succeeded", "Failed", "Cancelled"})
+_BEGUN_SECONDS = 2.0
+"""Who reads a call later than this after its start is watching it, not waiting for a short call to return."""
 _MAP_INDEX_MAX = (1 << 31) - 1
 
 
@@ -209,6 +211,12 @@ def _duration_cell(document: Document, now: datetime) -> str | int:
     return human_duration((end - parse_time(started)).total_seconds())
 
 
+def _just_begun(document: Document, now: datetime) -> bool:
+    """Whether a worker took the call a moment ago. Its start is stored in whole seconds."""
+    status = document["status"]
+    return status["phase"] == "Running" and (now - parse_time(status["startTime"])).total_seconds() < _BEGUN_SECONDS
+
+
 FUNCTION_CALL = Kind(
     kind="FunctionCall",
     plural="functioncalls",
@@ -251,6 +259,7 @@ FUNCTION_CALL = Kind(
     ),
     owners_from_first_apply=True,
     subresources=(Subresource("log", ("get",), "What its worker printed while it ran the call."),),
+    is_settling=_just_begun,
     strategy=FunctionCallStrategy(),
     deleting_phase="",
     scope_resource="functioncalls",

@@ -28,6 +28,7 @@ from controlplane.store.database import Database
 from controlplane.store.garbage import Garbage
 from controlplane.store.hooks import KindHooks, PlainHooks
 from controlplane.store.objects import Objects
+from controlplane.store.watch import Watches
 from controlplane.store.writer import Writer
 
 __all__ = ["Answer", "CreateOptions", "DeleteOptions", "ListOptions", "Page", "Propagation", "Resources", "build"]
@@ -65,7 +66,14 @@ def build(
     changer = Changer(writer=writer, objects=objects, admission=admission, kinds=kinds, hooks=all_hooks)
     return Resources(
         admission=admission,
-        reader=Reader(objects=objects, feed=feed, kinds=kinds, settings=settings),
+        reader=Reader(
+            objects=objects,
+            feed=feed,
+            watches=Watches(database, feed, settings),
+            kinds=kinds,
+            settings=settings,
+            clock=clock,
+        ),
         creator=creator,
         changer=changer,
         applier=Applier(creator=creator, changer=changer),

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 
+import orjson
+
+from controlplane.clock import Clock
 from controlplane.errors import ApiError, Reason, not_found
 from controlplane.machinery.kind import Kind
+from controlplane.machinery.selectors import FieldTerm
 from controlplane.resources.continuation import ContinueTokens, expired
 from controlplane.resources.listing import ListOptions, start
 from controlplane.settings import Settings
 from controlplane.store.changes import ChangeFeed
-from controlplane.store.contract import Key, Selection
+from controlplane.store.contract import ChangeType, Key, Selection
 from controlplane.store.objects import Objects, not_yet
+from controlplane.store.watch import Bookmark, Watches
 
 CATCH_UP_SECONDS_MAX = 3.0
 """How long a list waits for a revision that has not happened yet before it says so (R-LIST-4)."""
@@ -41,18 +47,50 @@ class Page:
 class Reader:
     """The read verbs."""
 
-    def __init__(self, *, objects: Objects, feed: ChangeFeed, kinds: Mapping[str, Kind], settings: Settings) -> None:
+    def __init__(
+        self,
+        *,
+        objects: Objects,
+        feed: ChangeFeed,
+        watches: Watches,
+        kinds: Mapping[str, Kind],
+        settings: Settings,
+        clock: Clock,
+    ) -> None:
         self._objects = objects
         self._feed = feed
+        self._watches = watches
+        self._clock = clock
         self._kinds = kinds
         self._settings = settings
         self._tokens = ContinueTokens(settings.secret_key)
 
     async def get(self, key: Key) -> bytes:
-        """The serialised object; NotFound when there is none."""
+        """The serialised object; NotFound when there is none. One that is settling is given a moment for it."""
         document = await self._objects.get(key)
         if document is None:
             raise not_found(self._kinds[key.kind].plural, key.name)
+        return await self._settled(key, document) if self._is_settling(key, document) else document
+
+    def _is_settling(self, key: Key, document: bytes) -> bool:
+        judge = self._kinds[key.kind].is_settling
+        return judge is not None and judge(orjson.loads(document), self._clock.now())
+
+    async def _settled(self, key: Key, document: bytes) -> bytes:
+        """The object once it has settled, or as it is when the time for that is over; NotFound when it is deleted."""
+        named = Selection(key.kind, key.org, key.project, fields=(FieldTerm("metadata.name", True, key.name),))
+        read_rv = int(orjson.loads(document)["metadata"]["resourceVersion"])
+        later = self._watches.follow(named, read_rv, None, self._settings.settling_seconds)
+        async with aclosing(later) as batches:
+            async for items in batches:
+                for item in items:
+                    if isinstance(item, Bookmark):
+                        continue
+                    if item.type is ChangeType.DELETED:
+                        raise not_found(self._kinds[key.kind].plural, key.name)
+                    document = item.document
+                if not self._is_settling(key, document):
+                    break
         return document
 
     async def list(self, selection: Selection, options: ListOptions) -> Page:

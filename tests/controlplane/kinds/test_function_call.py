@@ -4,6 +4,7 @@ import base64
 import copy
 import time
 import timeit
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -194,6 +195,25 @@ async def test_cancelling_a_call_that_has_ended_changes_nothing(served: ProjectI
     call["status"]["phase"] = phase
     before = copy.deepcopy(call)
     assert await served.patch("FunctionCall", "square-abcde", state="Cancelled") == before
+
+
+@pytest.mark.parametrize(
+    ("phase", "begun", "settling"),
+    [
+        ("Running", "2026-01-01T00:00:10Z", True),
+        ("Running", "2026-01-01T00:00:09Z", True),
+        ("Running", "2026-01-01T00:00:08Z", False),
+        # The clock of this server may be behind the one that wrote it.
+        ("Running", "2026-01-01T00:00:11Z", True),
+        ("Cancelling", "2026-01-01T00:00:10Z", False),
+        ("Succeeded", "2026-01-01T00:00:10Z", False),
+        ("Queued", None, False),
+    ],
+)
+def test_only_a_call_that_has_just_begun_is_settling(phase: str, begun: str | None, settling: bool) -> None:
+    status = {"phase": phase, **({"startTime": begun} if begun else {})}
+    assert CALL.is_settling is not None
+    assert CALL.is_settling({"status": status}, datetime(2026, 1, 1, 0, 0, 10, 500_000, UTC)) is settling
 
 
 async def test_admission_of_a_call_is_cheap(served: ProjectInMemory) -> None:
