@@ -208,7 +208,7 @@ class Machine:
     def _wiring(self) -> dict[str, str]:
         """The settings that this machine decides; all others are the operator's."""
         return {
-            "database_url": self._postgres.url,
+            "database_url": self._postgres.local_url,
             "temporal_address": self._temporal.address,
             "temporal_namespace": self._temporal.namespace,
             "data_dir": str(self._folder.path),

@@ -6,11 +6,12 @@ find nothing to do.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, text
@@ -29,7 +30,9 @@ def _config() -> Config:
 
 
 async def _run(url: str, action: Callable[[Config], Any]) -> None:
-    engine = create_async_engine(re.sub(r"^postgres(ql)?://", "postgresql+asyncpg://", url), poolclass=NullPool)
+    # The driver reads the URL itself, as it does for every other connection: it knows forms that SQLAlchemy does not.
+    connect = partial(asyncpg.connect, url)
+    engine = create_async_engine("postgresql+asyncpg://", async_creator=connect, poolclass=NullPool)
 
     def work(connection: Connection) -> None:
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})

@@ -11,6 +11,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from controlplane.store.migrate import migrate
 from workers.engines.child import free_port
 from workers.engines.postgres import EmbeddedPostgres
 
@@ -104,3 +105,20 @@ async def test_a_creation_that_was_killed_halfway_does_not_stop_the_next_start(t
         assert not half.exists()
     finally:
         started.stop()
+
+
+async def test_processes_of_this_machine_reach_it_over_a_socket(server: EmbeddedPostgres) -> None:
+    connection = await asyncpg.connect(server.local_url)
+    try:
+        assert await connection.fetchval("SELECT inet_client_addr() IS NULL")
+    finally:
+        await connection.close()
+    with pytest.raises(asyncpg.InvalidPasswordError):
+        await asyncpg.connect(server.local_url, password="no")
+    assert "%2F" in server.local_url
+    await migrate(server.local_url)
+
+
+def test_a_folder_whose_path_is_too_long_for_a_socket_is_reached_over_tcp(tmp_path: Path) -> None:
+    server = EmbeddedPostgres(tmp_path / ("x" * 100), port=free_port(), password=PASSWORD, log=tmp_path / "log")
+    assert server.local_url == server.url

