@@ -133,7 +133,8 @@ class Watches:
                 "SELECT doc FROM changes WHERE rv = $1 AND uid = $2", change.previous_rv, change.uid
             )
         if document is None:
-            return change.document  # compacted: its name and uid are all that a client needs to drop it
+            # Compacted while it was on its way, so everything this watcher was told before is too old as well.
+            raise expired()
         last = orjson.loads(document)
         last["metadata"]["resourceVersion"] = str(change.rv)
         return orjson.dumps(last)

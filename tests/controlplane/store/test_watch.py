@@ -282,6 +282,54 @@ async def test_a_process_that_slept_through_a_compaction_ends_its_watches_and_te
     await close_store(sleeper)
 
 
+_ROW = """
+INSERT INTO changes (rv, time, type, kind, org, project, name, uid, labels, fields, doc) VALUES
+({0}, now(), 'ADDED', 'Thing', 'acme', 'default', 'thing-{0}', 'u{0}', '{{}}', '{{}}', '{{}}');
+"""
+
+
+@pytest.mark.parametrize(
+    ("left", "delivered"),
+    [([1, 3, 5, 6], [1, 6]), ([1, 2, 4], [1, 2]), ([2], []), ([], [])],
+    ids=["some of them are left", "the last of them is left", "one is left", "nothing is left"],
+)
+async def test_a_process_that_slept_through_a_compaction_goes_on_whatever_is_left_of_what_it_missed(
+    store: Store, left: list[int], delivered: list[int]
+) -> None:
+    """What an object was at the compaction point stays in the log, so what is left may begin without a gap."""
+    losses: list[int] = []
+    store.feed.add_listener(lambda changes: None, lost=lambda: losses.append(store.feed.last_rv))
+    watcher = Watcher(store, EVERYTHING, 0).start()
+    await eventually(lambda: store.feed.current and len(store.feed.subscriptions) == 1)
+    last_rv = max(5, *left, 0)
+    rows = "".join(_ROW.format(rv) for rv in left)
+    await store.database.execute(f"UPDATE compaction SET compacted_rv = 5; UPDATE meta SET rv = {last_rv}; {rows}")
+    await eventually(lambda: store.feed.last_rv == last_rv)
+    assert [change.rv for change in store.seen] == delivered
+    assert losses == [5]
+    assert watcher.task is not None
+    await asyncio.wait_for(watcher.task, 5)
+    await store.put("next")
+    await eventually(lambda: store.seen and store.seen[-1].rv == last_rv + 1)
+    assert store.feed.current
+
+
+async def test_an_object_that_left_the_selection_unseen_and_was_compacted_expires_the_watch(database_url: str) -> None:
+    """Its last state inside the selection is gone: a DELETED with another state would be a lie."""
+    store = await open_store(database_url, ring_events_max=1)
+    await store.put("a", color="red")
+    stream = store.watches.follow(RED, 0, None)
+    assert [item.rv for item in await anext(stream)] == [1]
+    await store.put("a", color="blue")
+    await store.put("b", color="blue")
+    # As a compaction of both leaves it.
+    await store.database.execute("UPDATE compaction SET compacted_rv = 2; DELETE FROM changes WHERE rv = 1")
+    with pytest.raises(ApiError) as expired:
+        await anext(stream)
+    assert expired.value.reason is Reason.EXPIRED
+    await close_store(store)
+
+
 async def test_a_gap_in_the_log_is_an_alarm_and_not_a_lost_event(store: Store) -> None:
     watcher = Watcher(store, EVERYTHING, 0).start()
     await eventually(lambda: store.feed.current and len(store.feed.subscriptions) == 1)
