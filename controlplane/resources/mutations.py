@@ -204,10 +204,12 @@ class Update:
         if not self._claims and _same_but_for_owners(new, current) and not _same_but_for_owners(compared, live):
             # What was asked for came to nothing (a cancel that was too late), so it owns nothing.
             new = current
-        stored = finalizers.settle(tx, self._key, new)
-        if stored is None:
-            self._hooks.removed(tx, self._key, new)
-        return Answer(HTTP_OK, orjson.dumps(stored or new))
+        if not finalizers.is_gone(new):
+            return Answer(HTTP_OK, orjson.dumps(tx.put(self._key, new)))
+        # The last state with the revision of the delete, as watchers get it: `new` was never stored.
+        last = tx.remove(self._key)
+        self._hooks.removed(tx, self._key, new)
+        return Answer(HTTP_OK, orjson.dumps(last))
 
 
 class Delete:

@@ -60,9 +60,14 @@ def without_finalizer(document: Document, finalizer: str) -> Document:
     return {**document, "metadata": metadata}
 
 
+def is_gone(document: Document) -> bool:
+    """Whether storing the document means removing the object: it is deleting and nothing holds it any more."""
+    return is_deleting(document) and not finalizers(document)
+
+
 def settle(tx: Tx, key: Key, document: Document) -> Document | None:
     """Store `document`, or remove the object when it is deleting and nothing holds it any more (then None)."""
-    if is_deleting(document) and not finalizers(document):
+    if is_gone(document):
         tx.remove(key)
         return None
     return tx.put(key, document)

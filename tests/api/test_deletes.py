@@ -51,6 +51,21 @@ async def test_an_object_with_a_finalizer_stays_until_it_is_taken_off(project: S
     assert await status_of(project, "apps", "a") == 404
 
 
+async def test_the_write_that_lets_an_object_go_answers_what_watchers_see_of_it(project: ServedApi) -> None:
+    """Not a state that was never stored, under a version that meant another."""
+    metadata = {"name": "a", "finalizers": ["example.org/wait"]}
+    created = await project.create("apps", {"metadata": metadata, "spec": {}})
+    last_rv = created["metadata"]["resourceVersion"]
+    async with project.watch("apps", resourceVersion=last_rv) as events:
+        marked = await delete(project, "apps", "a")
+        path = f"{project.path}/apps/a"
+        let_go = await project.client.patch(path, json={"metadata": {"finalizers": []}}, headers=MERGE)
+        _, deleted = await events.take(2)
+    assert deleted["type"] == "DELETED"
+    assert let_go.json() == deleted["object"]
+    assert int(let_go.json()["metadata"]["resourceVersion"]) > int(marked["metadata"]["resourceVersion"])
+
+
 async def test_a_foreground_delete_goes_after_everything_it_owns(project: ServedApi) -> None:
     await app_with_members(project)
     deleted = await delete(project, "apps", "a", propagationPolicy="Foreground")
