@@ -30,7 +30,7 @@ from controlplane.machinery.documents import value_at
 from controlplane.machinery.field_validation import FieldCheck
 from controlplane.machinery.kind import API_VERSION, Document, Kind, Scope, Verb
 from controlplane.machinery.managed_fields import STATUS
-from controlplane.machinery.selectors import parse_fields, parse_labels
+from controlplane.machinery.selectors import by_labels, parse_fields, parse_labels
 from controlplane.machinery.shapes import shape_of
 from controlplane.machinery.table import parse_include
 from controlplane.machinery.validation import decode_object
@@ -253,12 +253,17 @@ def _selection(request: Request, target: Target, caller: Principal) -> Selection
     """What a list covers: the path, the selectors, and no more projects than the caller may see."""
     query = request.query_params
     over_projects = target.kind.scope is Scope.PROJECT and not target.project
+    labels, fields = by_labels(
+        target.kind,
+        parse_labels(query.get("labelSelector", "")),
+        parse_fields(query.get("fieldSelector", ""), target.kind),
+    )
     return Selection(
         kind=target.kind.kind,
         org=caller.org,
         project=None if over_projects else target.project,
-        labels=parse_labels(query.get("labelSelector", "")),
-        fields=parse_fields(query.get("fieldSelector", ""), target.kind),
+        labels=labels,
+        fields=fields,
         projects=caller.project_limit,
         project_field=target.kind.project_field,
     )

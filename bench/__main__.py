@@ -1,4 +1,4 @@
-"""`make bench`: the hot path beside its floor, in one run, printed as ratios.
+"""`make bench`: the hot path beside its floor, in one run, printed as ratios; `machinery` measures lists and watches.
 
 Starts the whole system with `python -m workers up` on a fresh folder, publishes `bench/user/noop_app.py` with the
 public SDK and takes, in turns, the floor (`bench/floor.py`, on the same Temporal server) and ours: one warm
@@ -24,6 +24,7 @@ from typing import Any
 from temporalio.client import Client
 
 from bench import floor
+from bench.machinery import run as machinery
 
 START_SECONDS_MAX = 300
 DRAIN_SECONDS_MAX = 300
@@ -148,10 +149,17 @@ async def run(data_dir: Path, rounds: int, calls: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="turns of floor and ours; the median counts")
-    parser.add_argument("--calls", type=int, default=1000, help="inputs of the measured map")
-    parser.add_argument("--json", type=Path, help="also write the ratios to this file")
+    parser.add_argument("what", nargs="?", choices=("calls", "machinery"), default="calls")
+    parser.add_argument("--rounds", type=int, default=3, help="calls: turns of floor and ours; the median counts")
+    parser.add_argument("--calls", type=int, default=1000, help="calls: inputs of the measured map")
+    parser.add_argument("--quick", action="store_true", help="machinery: a twentieth of the size, to see that it works")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
+    if options.what == "machinery":
+        figures = machinery.run(machinery.QUICK if options.quick else machinery.FULL)
+        if options.json:
+            options.json.write_text(json.dumps([figure.as_json() for figure in figures], indent=2) + "\n")
+        return
     with tempfile.TemporaryDirectory(prefix="nodus-bench-") as folder:
         data_dir = Path(folder)
         system = start_system(data_dir)

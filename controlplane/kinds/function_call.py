@@ -249,6 +249,7 @@ FUNCTION_CALL = Kind(
         "status.phase",
         "status.reason",
     ),
+    labelled_fields={"spec.function": FUNCTION_LABEL, "spec.mapId": MAP_LABEL},
     immutable_fields=(
         "spec.function",
         "spec.input",

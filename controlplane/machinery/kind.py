@@ -7,7 +7,7 @@ row and no handler. The rows live in `controlplane/kinds/`; the list is `control
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -167,6 +167,8 @@ class Kind:
     categories: tuple[str, ...] = ("nodus",)
     selectable_fields: tuple[str, ...] = ()
     """Dotted paths beyond metadata.name and metadata.namespace that field selectors may use; they go to SQL columns."""
+    labelled_fields: Mapping[str, str] = field(default_factory=dict)
+    """Selectable fields that the server repeats as a label of its own, so that one index answers both."""
     immutable_fields: tuple[str, ...] = ()
     """Paths under `spec.` that no update may change (409 FieldImmutable); an update that leaves one out keeps it."""
     quiet_fields: tuple[str, ...] = ()

@@ -124,6 +124,19 @@ def parse_fields(text: str, kind: Kind) -> tuple[FieldTerm, ...]:
     return tuple(terms)
 
 
+def by_labels(
+    kind: Kind, label_terms: tuple[LabelTerm, ...], field_terms: tuple[FieldTerm, ...]
+) -> tuple[tuple[LabelTerm, ...], tuple[FieldTerm, ...]]:
+    """The same selection, with labels in place of the fields that the server repeats as labels (`labelled_fields`)."""
+    moved = {
+        term: LabelTerm(kind.labelled_fields[term.path], LabelOperator.IN, (term.value,))
+        for term in field_terms
+        # No other value can be a label's; an object without the field has no label either.
+        if term.equal and term.path in kind.labelled_fields and len(term.value) <= 63 and _NAME.match(term.value)
+    }
+    return (*label_terms, *moved.values()), tuple(term for term in field_terms if term not in moved)
+
+
 def _label_term(tokens: _Tokens) -> LabelTerm:
     if tokens.take("!"):
         return LabelTerm(tokens.key(), LabelOperator.NOT_EXISTS)

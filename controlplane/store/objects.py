@@ -7,6 +7,7 @@ the change log says they were (one created since is left out; one deleted since 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import asyncpg
@@ -15,7 +16,7 @@ import orjson
 from controlplane.errors import ApiError, Cause, Reason
 from controlplane.store.contract import Document, Key, ListPage, Selection
 from controlplane.store.database import Database
-from controlplane.store.selection import where
+from controlplane.store.selection import searches, where
 
 if TYPE_CHECKING:
     Connection = asyncpg.Connection[asyncpg.Record]
@@ -30,7 +31,11 @@ OWNED = """
 SELECT kind, org, project, name FROM objects WHERE owners @> ARRAY[$1::text] AND owners <> '{}' LIMIT $2
 """
 DELETING = "SELECT kind, org, project, name FROM objects WHERE deleting AND kind = $1 LIMIT $2"
-REVISIONS = "SELECT m.rv, c.compacted_rv FROM meta m, compaction c WHERE m.id = 1 AND c.id = 1"
+# How the page is planned is set in the same round trip, for the rest of the transaction.
+REVISIONS = """
+SELECT m.rv, c.compacted_rv, set_config('plan_cache_mode', $1, true) FROM meta m, compaction c
+WHERE m.id = 1 AND c.id = 1
+"""
 
 
 def expired() -> ApiError:
@@ -88,7 +93,9 @@ class Objects:
         key returned when more follow.
         """
         async with self._database.snapshot() as connection:
-            revisions = await connection.fetchrow(REVISIONS)
+            # A plan that serves all values takes every term for rare, and then sorts a million calls for each page.
+            plan = "force_custom_plan" if searches(selection) else "auto"
+            revisions = await connection.fetchrow(REVISIONS, plan)
             assert revisions is not None, "the rows of meta and compaction are missing"
             current_rv = revisions["rv"]
             if at_rv is not None and at_rv > current_rv:
@@ -149,19 +156,26 @@ class _Query:
         return f" AND ({table}.project, {table}.name) > ({self.bind(self._after.project)}, {name})"
 
 
-async def _page(
-    connection: Connection, selection: Selection, after: Key | None, past_rv: int | None, limit: int, bytes_max: int
-) -> tuple[list[bytes], Key | None]:
-    """The documents of a page, and its last key when more follow."""
+def page_query(
+    selection: Selection, after: Key | None, past_rv: int | None, rows: int
+) -> tuple[str, Sequence[object]]:
+    """The query of up to `rows` objects after a key, as they are or as they were at `past_rv`, and its arguments."""
     query = _Query(selection, after)
     text = query.current()
     if past_rv is not None:
         text = f"({text} AND o.rv <= {query.bind(past_rv)}) UNION ALL ({query.past(past_rv)})"
-    text += f" ORDER BY project, name LIMIT {query.bind(limit + 1)}"
+    return f"{text} ORDER BY project, name LIMIT {query.bind(rows)}", query.arguments
+
+
+async def _page(
+    connection: Connection, selection: Selection, after: Key | None, past_rv: int | None, limit: int, bytes_max: int
+) -> tuple[list[bytes], Key | None]:
+    """The documents of a page, and its last key when more follow."""
+    text, arguments = page_query(selection, after, past_rv, limit + 1)
     documents: list[bytes] = []
     size = 0
     last: Key | None = None
-    cursor = await connection.cursor(text, *query.arguments)
+    cursor = await connection.cursor(text, *arguments)
     while rows := await cursor.fetch(FETCH_ROWS):
         for row in rows:
             document = row["doc"].encode()

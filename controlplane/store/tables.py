@@ -61,6 +61,10 @@ class ObjectRow(SQLModel, table=True):
         Index("objects_fields", "fields", postgresql_using="gin", postgresql_ops={"fields": "jsonb_path_ops"}),
         Index("objects_owners", "owners", postgresql_using="gin", postgresql_where=text("owners <> '{}'")),
         Index("objects_deleting", "kind", postgresql_where=text("deleting")),
+        # What may be most of a million calls, in the order of lists: see `selection.ORDERED_LABELS`.
+        Index("objects_by_function", "kind", "org", text("(labels ->> 'nodus.dev/function')"), "project", "name"),
+        Index("objects_by_map", "kind", "org", text("(labels ->> 'nodus.dev/map')"), "project", "name"),
+        Index("objects_by_phase", "kind", "org", text("(fields ->> 'status.phase')"), "project", "name"),
     )
 
     kind: str = Field(sa_column=Column(_bytes_order_text(), primary_key=True))

@@ -8,7 +8,7 @@ import pytest
 
 from controlplane.kinds.registry import BY_PLURAL, KINDS
 from controlplane.machinery.kind import ALL_VERBS, READ_VERBS, Kind, Scope, Verb
-from controlplane.machinery.meta import select_fields
+from controlplane.machinery.meta import is_reserved, select_fields
 from tests.fixtures.admission import NOW, ProjectInMemory, call_body, function_body
 
 ROWS = pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.kind)
@@ -144,3 +144,9 @@ def test_logs_are_served_where_something_prints() -> None:
 def test_every_object_tells_the_project_that_limited_keys_are_judged_by(kind: Kind) -> None:
     own = {"metadata.namespace"} if kind.scope is Scope.PROJECT else {"metadata.name", *kind.selectable_fields}
     assert kind.project_field in own
+
+
+@ROWS
+def test_a_field_repeated_as_a_label_can_be_selected_and_the_label_is_the_servers(kind: Kind) -> None:
+    assert set(kind.labelled_fields) <= set(kind.selectable_fields)
+    assert all(is_reserved(label) for label in kind.labelled_fields.values())

@@ -14,6 +14,7 @@ from controlplane.machinery.selectors import (
     FieldTerm,
     LabelOperator,
     LabelTerm,
+    by_labels,
     matches,
     matches_fields,
     matches_labels,
@@ -203,3 +204,26 @@ def test_name_and_namespace_are_compared_beside_the_fields_of_the_kind() -> None
     assert matches((), terms, labels={}, fields=fields, name="a", namespace="p")
     assert not matches((), terms, labels={}, fields=fields, name="b", namespace="p")
     assert not matches((), terms, labels={}, fields=fields, name="a", namespace="q")
+
+
+@pytest.mark.parametrize("value", ["m-1", "f", "a.b_c", "x" * 63])
+@pytest.mark.parametrize("path", CALL.labelled_fields)
+def test_a_field_that_the_server_repeats_as_a_label_is_looked_up_by_the_label(path: str, value: str) -> None:
+    before = (LabelTerm("tier", IN, ("a",)),)
+    labels, fields = by_labels(CALL, before, (FieldTerm(path, True, value), FieldTerm("status.phase", True, "Failed")))
+    assert labels == (*before, LabelTerm(CALL.labelled_fields[path], IN, (value,)))
+    assert fields == (FieldTerm("status.phase", True, "Failed"),)
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        FieldTerm("spec.mapId", True, ""),
+        FieldTerm("spec.mapId", False, "m-1"),
+        FieldTerm("spec.mapId", True, "x" * 64),
+        FieldTerm("spec.mapId", True, "no label\0"),
+        FieldTerm("spec.session", True, "s"),
+    ],
+)
+def test_a_term_that_no_label_can_answer_stays_a_field(term: FieldTerm) -> None:
+    assert by_labels(CALL, (), (term,)) == ((), (term,))
