@@ -90,7 +90,10 @@ class FunctionCallHooks(PlainHooks):
         if transitions.is_terminal(document):
             return document
         document = _cancel(tx, _row(tx, document, tx.rows(CALL_BY_KEY, key_argument(key))), document)
-        return document if transitions.is_terminal(document) else with_finalizer(document, CALL)
+        if transitions.is_terminal(document):
+            # Put before it is removed: whoever waits for a call that goes away learns how it ended.
+            return tx.put(key, document)
+        return with_finalizer(document, CALL)
 
     def removed(self, tx: Tx, key: Key, document: Document) -> None:
         """The object is gone; a row stays only for a workflow that must still learn of the end."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import orjson
 import pytest
 
 from controlplane.calls.engine import AttachWorkflow
@@ -148,6 +149,17 @@ async def test_deleting_a_queued_call_removes_it_at_once(calls: Calls) -> None:
     assert await calls.delete(first) is None
     assert await calls.row(first) is None
     assert await (await calls.worker()).take() == [second]
+
+
+@pytest.mark.case("a-deleted-call-ends")
+async def test_whoever_watches_a_queued_call_that_is_deleted_sees_it_end(calls: Calls) -> None:
+    await calls.function()
+    [name] = await calls.create()
+    await calls.delete(name)
+    assert calls.changes == [(name, "Queued"), (name, "Cancelled"), (name, "Cancelled")]
+    rows = await calls.database.fetch("SELECT type, doc FROM changes WHERE name = $1 ORDER BY rv", name)
+    assert [row["type"] for row in rows] == ["ADDED", "MODIFIED", "DELETED"]
+    assert "completionTime" in orjson.loads(rows[-1]["doc"])["status"]
 
 
 async def test_a_deleted_call_whose_workflow_waits_is_still_reported(calls: Calls) -> None:
