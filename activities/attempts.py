@@ -45,7 +45,7 @@ class AttemptActivities:
         """The same for a worker that has no workflow to do it."""
         ended_at: datetime | None = None if end.outcome in _UNSEEN else self._clock.now()
         return await self._writer.write(
-            _SettleAttempt(LoseAttempt(key.name, epoch, ended_at, self._rules), CloseAttempt(key, end))
+            _SettleAttempt(LoseAttempt(key.name, epoch, ended_at, self._rules, end), CloseAttempt(key, end))
         )
 
     @property

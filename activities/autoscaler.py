@@ -265,6 +265,7 @@ class Autoscaler:
             deleting=look.deleting,
             queued=look.load.queued if look.load else 0,
             running=look.load.running if look.load else 0,
+            alone=look.load.alone if look.load else 0,
             min_workers=scaling["minWorkers"],
             max_workers=scaling["maxWorkers"],
             target_concurrency=scaling["targetConcurrency"],

@@ -37,7 +37,7 @@ class CallBook:
         self._now = now
         self._rows: dict[str, CallRow] = {}
         self._removed: set[str] = set()
-        self._stored_states: dict[str, CallState | None] = {}
+        self._stored: dict[str, CallRow | None] = {}
         self._changed: set[str] = set()
         self._attempts: dict[str, AttemptRow] = {}
         self._attempt_patches: dict[str, Json] = {}
@@ -69,13 +69,13 @@ class CallBook:
         """The row as of this point of the batch; `loaded` is what was loaded for it, if anything was."""
         if uid not in self._rows and loaded is not None:
             self._rows[uid] = loaded
-            self._stored_states[uid] = loaded.state
+            self._stored[uid] = loaded
         return None if uid in self._removed else self._rows.get(uid)
 
     def save(self, row: CallRow) -> None:
         """Create or replace a row; one that was loaded must have been shown to `present` before."""
         self._rows[row.uid] = row
-        self._stored_states.setdefault(row.uid, None)
+        self._stored.setdefault(row.uid, None)
         self._changed.add(row.uid)
 
     def remove(self, row: CallRow) -> None:
@@ -193,16 +193,16 @@ class CallBook:
         tallies: dict[str, Json] = {}
         for uid in sorted(self._changed):
             row = self._rows[uid]
-            before = self._stored_states[uid]
-            after = None if uid in self._removed else row.state
+            before = self._stored[uid]
+            after = None if uid in self._removed else row
             if after is not None:
                 saved.append(replace(row, updated_at=self._now).to_json())
             elif before is not None:
                 dropped.append({"uid": uid})
-            self._stored_states[uid] = after
-            for state, count in ((before, -1), (after, 1)):
-                if state in _TALLIED:
-                    tallies.setdefault(row.function_uid, _empty_tally(row))[_TALLIED[state]] += count
+            self._stored[uid] = after
+            for version, count in ((before, -1), (after, 1)):
+                for column in _tallied(version):
+                    tallies.setdefault(row.function_uid, _empty_tally(row))[column] += count
         for function_uid, (row, micro_usd) in self._charges.items():
             tally = tallies.setdefault(function_uid, _empty_tally(row))
             tally["charge_micro_usd"] += micro_usd
@@ -222,6 +222,14 @@ _TALLIED = {
 }
 
 
+def _tallied(row: CallRow | None) -> tuple[str, ...]:
+    """The sums that a row is part of; `alone` are those of the queued and running calls that share no worker."""
+    if row is None or row.state not in _TALLIED:
+        return ()
+    needs_worker = row.suspect and row.state not in PENDING_STATES
+    return (_TALLIED[row.state], "alone") if needs_worker else (_TALLIED[row.state],)
+
+
 def _empty_tally(row: CallRow) -> Json:
     return {
         "function_uid": row.function_uid,
@@ -230,6 +238,7 @@ def _empty_tally(row: CallRow) -> Json:
         "function": row.function,
         "queued": 0,
         "running": 0,
+        "alone": 0,
         "pending": 0,
         "charge_micro_usd": 0,
         "last_end_at": None,
@@ -277,12 +286,13 @@ WHERE s.function_uid = c.function_uid AND s.session = c.session
 
 _ADD_TALLIES = """
 INSERT INTO function_load
-    (function_uid, org, project, function, queued, running, pending, charge_micro_usd, last_end_at)
-SELECT function_uid, org, project, function, queued, running, pending, charge_micro_usd, last_end_at
+    (function_uid, org, project, function, queued, running, alone, pending, charge_micro_usd, last_end_at)
+SELECT function_uid, org, project, function, queued, running, alone, pending, charge_micro_usd, last_end_at
 FROM json_populate_recordset(NULL::function_load, $rows)
 ON CONFLICT (function_uid) DO UPDATE SET
     queued = function_load.queued + EXCLUDED.queued,
     running = function_load.running + EXCLUDED.running,
+    alone = function_load.alone + EXCLUDED.alone,
     pending = function_load.pending + EXCLUDED.pending,
     charge_micro_usd = function_load.charge_micro_usd + EXCLUDED.charge_micro_usd,
     last_end_at = GREATEST(function_load.last_end_at, EXCLUDED.last_end_at)

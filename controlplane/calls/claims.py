@@ -74,6 +74,8 @@ class ClaimMutation:
             self._want.claim_seq = attempt.claim_seq
             self._want.concurrency = attempt.concurrency
             self._want.offered = []
+            # Its heartbeats ask for more calls as well, and a call that may bring the worker down has it for itself.
+            self._want.full = any(row.suspect and row.name in running for row in held.values())
             book.want(self._want)
             if completed and not records[0]["function_queued"]:
                 # Every claim of a busy worker would look in vain at a queue that is empty. A claim that reports nothing

@@ -52,6 +52,10 @@ class Facts:
     recoveries: int = 0
     """Recoveries used before this outcome."""
     recoveries_max: int = 3
+    excused: bool = False
+    """One of those recoveries does not count: nobody knows which of the calls on that worker ended it."""
+    unproven: bool = False
+    """The same about this loss, which therefore does not count either; a call has at most one of the two."""
     fail_on_loss: bool = False
     """`spec.recovery.onInterruption: Fail`: the first loss ends the call."""
     reason: str = ""
@@ -127,16 +131,20 @@ def retry_delay_seconds(facts: Facts) -> float:
 
 
 def _after_loss(facts: Facts) -> Decision:
+    lost = facts.detail or "its worker was lost"
     if facts.fail_on_loss:
         return Finish(
             phase="Failed",
             reason="RecoveryLimitExceeded",
-            message="its worker was lost and `spec.recovery.onInterruption` is Fail",
+            message=f"{lost}, and `recovery.onInterruption` of its Function is Fail",
         )
-    if facts.recoveries >= facts.recoveries_max:
-        return Finish(
-            phase="Failed",
-            reason="RecoveryLimitExceeded",
-            message=f"its worker was lost after {facts.recoveries} recoveries, the limit",
-        )
-    return Recover()
+    counted = facts.recoveries - facts.excused
+    if facts.unproven or counted < facts.recoveries_max:
+        return Recover()
+    not_counted = ", one of which is not counted," if facts.excused else ""
+    return Finish(
+        phase="Failed",
+        reason="RecoveryLimitExceeded",
+        message=f"{lost}; the call had {facts.recoveries} recoveries before{not_counted} and `recovery.maxAttempts` "
+        f"of its Function is {facts.recoveries_max}: look for the cause in the log of the call",
+    )

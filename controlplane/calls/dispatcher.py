@@ -8,9 +8,8 @@ are seen on the change feed and wake it. Turn order is `calls/fairness.py`, the 
 
 from __future__ import annotations
 
-import heapq
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,6 +22,7 @@ from controlplane.calls.fairness import Pick, pick
 from controlplane.calls.looks import NOTHING, Look, corrected
 from controlplane.calls.outcomes import close_row, duration_seconds, present_document
 from controlplane.calls.rows import CallRow, CallState
+from controlplane.calls.seats import Seats
 from controlplane.calls.selection import OBJECT_PREFIX, engine_lag, look, look_started
 from controlplane.calls.waiting import WaitingClaims
 from controlplane.calls.wants import Want
@@ -113,10 +113,11 @@ class Dispatcher:
             await tx.load([row.key for picked in picks.values() for _, row in picked.taken])
             again = []
             for function_uid, picked in picks.items():
-                handed = self._hand_out_all(tx, book, picked, demand[function_uid])
+                dealt = self._hand_out_all(tx, book, picked, demand[function_uid])
                 for session in picked.emptied:
-                    book.close_session(function_uid, session)
-                if picked.look_again or handed < len(picked.taken):
+                    if session not in dealt.left:
+                        book.close_session(function_uid, session)
+                if (picked.look_again or dealt.vanished) and not dealt.left:
                     again.append(function_uid)
             demand = {uid: demand[uid] for uid in again}
             if not _rooms(demand, self._settings.dispatch_calls_max):
@@ -160,25 +161,24 @@ class Dispatcher:
             log.warning("the engine lags: only calls with a workflow start" if gated else "the engine caught up")
         self.gated = gated
 
-    def _hand_out_all(self, tx: Tx, book: CallBook, picked: Pick[CallRow], wants: list[Want]) -> int:
-        """Give each call to the least loaded worker that has room, in the order the claims came; returns how many."""
-        handed = 0
-        free = [(want.load, position) for position, want in enumerate(wants) if want.room > 0]
-        heapq.heapify(free)
-        for _, row in picked.taken:
+    def _hand_out_all(self, tx: Tx, book: CallBook, picked: Pick[CallRow], wants: list[Want]) -> _Dealt:
+        """Give each call to a worker that may take it (`calls/seats.py`), in the order the claims came."""
+        dealt = _Dealt()
+        seats = Seats(wants)
+        for session, row in picked.taken:
             book.present(row.uid, row)
             document = present_document(tx, row)
             if document is None or transitions.is_terminal(document):
                 # The object was taken away by force; nobody waits for the call.
                 close_row(book, row, Finish(phase="Cancelled", reason="Cancelled"), removed=document is None)
+                dealt.vanished = True
                 continue
-            _, position = heapq.heappop(free)
-            want = wants[position]
-            self._hand_out(tx, book, row, document, want)
-            handed += 1
-            if want.room > 0:
-                heapq.heappush(free, (want.load, position))
-        return handed
+            want = seats.take_alone() if row.suspect else seats.take()
+            if want is None:
+                dealt.left.add(session)
+            else:
+                self._hand_out(tx, book, row, document, want)
+        return dealt
 
     def _hand_out(self, tx: Tx, book: CallBook, row: CallRow, document: Document, want: Want) -> None:
         claimant = want.claimant
@@ -203,6 +203,17 @@ class Dispatcher:
         want.offered.append(
             {"id": row.name, "input": document["spec"]["input"], "deadline": format_time_micro(deadline)}
         )
+
+
+@dataclass
+class _Dealt:
+    """What became of the calls that were picked."""
+
+    vanished: bool = False
+    """Some had lost their objects, so there may be others to hand out in their place."""
+    left: set[str] = field(default_factory=set)
+    """Sessions of calls that stay in the queue, because one that runs alone found no idle worker. Those behind it may
+    have found no room either; the next claims look again."""
 
 
 def _rooms(demand: dict[str, list[Want]], calls_max: int) -> dict[str, int]:

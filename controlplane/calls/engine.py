@@ -105,7 +105,7 @@ class AttachWorkflow:
         return None
 
     def _offer(self, tx: Tx, row: CallRow, document: Document) -> CallRow:
-        stored = tx.put(row.key, transitions.offered(document, tx.now))
+        stored = tx.put(row.key, transitions.offered(document, tx.now, alone=row.suspect))
         offered = replace(row, state=CallState.QUEUED, priority=PRIORITY_REOFFERED, outcome=None, has_workflow=True)
         CallBook.of(tx).queue(offered, turn=int(stored["metadata"]["resourceVersion"]))
         return offered

@@ -53,7 +53,7 @@ class CallRules:
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """What became of one dispatch. `ran_until` ends the time that is charged; None when there is no sign that it
-    ran."""
+    ran. A loss is `suspicious` when the call may have ended its worker; `beside` are the calls it shared it with."""
 
     cause: Cause
     ran_until: datetime | None
@@ -61,6 +61,8 @@ class Outcome:
     error: Mapping[str, str] | None = None
     reason: str = ""
     detail: str = ""
+    suspicious: bool = False
+    beside: int = 0
 
 
 def conclude(tx: Tx, row: CallRow, function: Document | None, outcome: Outcome, rules: CallRules) -> Decision:
@@ -101,6 +103,8 @@ def facts_of(row: CallRow, function: Document | None, outcome: Outcome, rules: C
         jitter_fraction=rules.retry_jitter_fraction,
         recoveries=row.recoveries,
         recoveries_max=recovery.get("maxAttempts", _RECOVERIES_MAX_DEFAULT),
+        excused=row.excused,
+        unproven=outcome.suspicious and outcome.beside > 0 and not row.excused,
         fail_on_loss=recovery.get("onInterruption") == "Fail",
         reason=outcome.reason,
         detail=outcome.detail,
@@ -167,10 +171,26 @@ def _leave_to_workflow(
             document, tx.now, retries=row.retries, message=message, cost_micro_usd=row.charge_micro_usd
         )
     else:
-        row = replace(row, recoveries=row.recoveries + 1)
-        message = f"its worker was lost; recovery {row.recoveries} of {facts.recoveries_max} is being scheduled"
+        row = replace(
+            row,
+            recoveries=row.recoveries + 1,
+            suspect=row.suspect or outcome.suspicious,
+            excused=row.excused or facts.unproven,
+        )
+        message = _recovery_message(row, facts, outcome)
         changed = transitions.recovering(
             document, tx.now, recoveries=row.recoveries, message=message, cost_micro_usd=row.charge_micro_usd
         )
     tx.put(row.key, changed)
     CallBook.of(tx).save(row)
+
+
+def _recovery_message(row: CallRow, facts: Facts, outcome: Outcome) -> str:
+    """Why the call is offered again, and whether that counts (docs/decisions/0013-suspects-run-alone.md)."""
+    lost = outcome.detail or "its worker was lost"
+    if facts.unproven:
+        others = "another call" if outcome.beside == 1 else f"{outcome.beside} other calls"
+        return f"{lost} while {others} ran on it; this recovery does not count, and the call runs alone from now on"
+    counted = row.recoveries - row.excused
+    alone = "; the call runs alone from now on" if outcome.suspicious else ""
+    return f"{lost}; recovery {counted} of {facts.recoveries_max} is being scheduled{alone}"

@@ -35,6 +35,8 @@ class FunctionLoad:
     queued: int
     """Claimable now."""
     running: int
+    alone: int
+    """Those of the queued and running ones that share no worker (`calls/seats.py`)."""
     pending: int
     """Between two dispatches: a decision or a backoff is awaited."""
     charge_micro_usd: int
@@ -74,7 +76,7 @@ class AttemptRef:
     reason: str
 
 
-_LOAD_COLUMNS = "function_uid, org, project, function, queued, running, pending, charge_micro_usd, last_end_at"
+_LOAD_COLUMNS = "function_uid, org, project, function, queued, running, alone, pending, charge_micro_usd, last_end_at"
 
 _LOADS = f"SELECT {_LOAD_COLUMNS} FROM function_load WHERE function_uid = ANY($1::text[])"  # noqa: S608 - a constant
 _BUSY_LOADS = f"SELECT {_LOAD_COLUMNS} FROM function_load WHERE queued > 0 OR running > 0 OR pending > 0"  # noqa: S608

@@ -22,6 +22,7 @@ from controlplane.calls.rows import (
     CallState,
     claimant_rows,
 )
+from controlplane.capacity.endings import Loss, WorkerEnd, worker_loss
 from controlplane.store.contract import Reads, Tx
 
 
@@ -29,16 +30,20 @@ class LoseAttempt:
     """Ends a worker: what it still holds is recovered within its limit, or fails; nothing it says counts any more.
 
     `ended_at` is when its process ended, if its node saw that; a worker that vanished is charged up to its last
-    claim. The result is the number of calls it held, or None when it was ended before or has another epoch. A clean
-    exit is the same with nothing held. A worker that was ended before may still hold calls, if its end was written by
-    something else than this: they are recovered as well, since nobody else would look for them.
+    claim. `end` is how it ended, if anybody knows: calls that may have brought it down run alone from then on. The
+    result is the number of calls it held, or None when it was ended before or has another epoch. A clean exit is the
+    same with nothing held. A worker that was ended before may still hold calls, if its end was written by something
+    else than this: they are recovered as well, since nobody else would look for them.
     """
 
-    def __init__(self, attempt_uid: str, epoch: int, ended_at: datetime | None, rules: CallRules) -> None:
+    def __init__(
+        self, attempt_uid: str, epoch: int, ended_at: datetime | None, rules: CallRules, end: WorkerEnd | None = None
+    ) -> None:
         self._attempt_uid = attempt_uid
         self._epoch = epoch
         self._ended_at = ended_at
         self._rules = rules
+        self._end = end or WorkerEnd(outcome="")
 
     def reads(self) -> Reads:
         return Reads(loads=((CLAIMANT, self._attempt_uid),))
@@ -53,12 +58,14 @@ class LoseAttempt:
         ended_in_this_batch = attempt.finished_at is not None and loaded is not None and loaded.finished_at is None
         if ended_in_this_batch or (attempt.finished_at is not None and not held):
             return None
+        loss = worker_loss(self._end, attempt.drain_reason)
         for row in held:
-            book.later([row.key, row.function_key], partial(self._lose, uid=row.uid, attempt=attempt))
+            lose = partial(self._lose, uid=row.uid, attempt=attempt, loss=loss, beside=len(held) - 1)
+            book.later([row.key, row.function_key], lose)
         book.patch_attempt(attempt, finished_at=tx.now, draining=True, state="finished")
         return len(held)
 
-    def _lose(self, tx: Tx, *, uid: str, attempt: AttemptRow) -> None:
+    def _lose(self, tx: Tx, *, uid: str, attempt: AttemptRow, loss: Loss, beside: int) -> None:
         row = _running(tx, uid, attempt)
         if row is None or row.started_at is None:
             return
@@ -67,7 +74,9 @@ class LoseAttempt:
             ran_until = attempt.last_claim_at
         if ran_until is not None:
             ran_until = _within_time(row, ran_until, self._rules)
-        outcome = Outcome(cause=Cause.LOST, ran_until=ran_until)
+        outcome = Outcome(
+            cause=Cause.LOST, ran_until=ran_until, detail=loss.how, suspicious=loss.suspicious, beside=beside
+        )
         conclude(tx, row, tx.get(row.function_key), outcome, self._rules)
 
 

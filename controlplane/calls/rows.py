@@ -62,6 +62,10 @@ class CallRow:
     dispatches: int = 0
     retries: int = 0
     recoveries: int = 0
+    suspect: bool = False
+    """A worker died in a way that this call may have caused, so it shares no worker any more."""
+    excused: bool = False
+    """One of its recoveries does not count: others ran beside it, and nobody knows which of them did it."""
     charge_micro_usd: int = 0
     has_workflow: bool = False
     task_token: bytes | None = None
@@ -137,6 +141,7 @@ class AttemptRow:
     ready_at: datetime | None
     finished_at: datetime | None
     draining: bool
+    drain_reason: str | None
 
     @property
     def key(self) -> Key:

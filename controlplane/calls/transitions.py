@@ -91,13 +91,14 @@ def recovering(document: Document, now: datetime, *, recoveries: int, message: s
     return _moved(document, Phase.RECOVERING, now, "", message, ("False", "Recovering"), changes)
 
 
-def offered(document: Document, now: datetime) -> Document:
+def offered(document: Document, now: datetime, *, alone: bool) -> Document:
     """Claimable again: still Queued or Recovering, and the message says what it waits for."""
     status = document["status"]
+    worker = "a worker of its own" if alone else "a worker"
     if phase_of(document) is Phase.RECOVERING:
-        message, reason = f"waiting for a worker (recovery {status['recoveries']})", "Recovering"
+        message, reason = f"waiting for {worker} (recovery {status['recoveries']})", "Recovering"
     else:
-        message, reason = f"waiting for a worker (retry {status['retries']})", "Queued"
+        message, reason = f"waiting for {worker} (retry {status['retries']})", "Queued"
     return _moved(document, phase_of(document), now, "", message, ("False", reason), {})
 
 

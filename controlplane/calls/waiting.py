@@ -86,7 +86,7 @@ class WaitingClaims:
         """Forget what was offered; the batch may come again."""
         for wants in list(self._held.values()):
             for want in [want for want in wants if want.offered]:
-                want.offered = []
+                want.offered, want.full = [], False
                 if want.expired:
                     self.release([want])
         for want in self._joined:

@@ -45,6 +45,8 @@ class Want:
         """How many calls share the worker, set in the claim's transaction; the price of a call depends on it."""
         self.hold = False
         """Whether the request waits for calls when there are none now."""
+        self.full = False
+        """It takes no more, whatever its worker asked for: a call runs alone there, or waits for it to be idle."""
         self.offered: list[dict[str, Any]] = []
         """Calls given in a batch that is not committed yet."""
         self.expired = False
@@ -54,7 +56,7 @@ class Want:
     @property
     def room(self) -> int:
         """How many more calls it takes."""
-        return self.calls_max - len(self.offered)
+        return 0 if self.full else self.calls_max - len(self.offered)
 
     @property
     def load(self) -> int:

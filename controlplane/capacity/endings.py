@@ -7,6 +7,7 @@ against the Function is decided by its reason, in `capacity/rows.py`.
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 
 
@@ -31,6 +32,17 @@ class AttemptEnd:
     signal: int | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """What the end of a worker means for the calls it held. `how` names the worker and is the subject of a
+    sentence about them; `suspicious` tells that one of them may have ended it."""
+
+    suspicious: bool
+    how: str
+
+
+_BY_ITSELF = frozenset({"Exited", "OutOfMemory", "Drained"})
+"""A worker that was asked to go finishes its calls first: one that went with calls in its hands was ended by one."""
 _TIMED_OUT = "StartupTimeout"
 _LEASE = "LeaseExpired"
 _STOPPED = frozenset({"Stopped", "FunctionDeleted"})
@@ -61,6 +73,19 @@ def attempt_end(end: WorkerEnd, *, was_ready: bool, drain_reason: str | None) ->
     return AttemptEnd(phase="Failed", reason="CustomerExit", message=_how(end) + when, **told)
 
 
+def worker_loss(end: WorkerEnd, drain_reason: str | None) -> Loss:
+    """What to hold against the calls of a worker that is gone.
+
+    A process that died while its node lived, and one that fell silent until its node killed it, may have been brought
+    down by what it ran. A node that vanished or stopped, and an API that did not answer, say nothing about the calls.
+    """
+    if end.outcome == "Killed" and drain_reason == _LEASE:
+        return Loss(suspicious=True, how="its worker sent no claim for the length of its lease and was killed")
+    if end.outcome in _BY_ITSELF:
+        return Loss(suspicious=True, how=_how(end).replace("the worker", "its worker", 1))
+    return Loss(suspicious=False, how="its worker was lost")
+
+
 def _is_lost(end: WorkerEnd, drain_reason: str | None) -> bool:
     """Whether the platform lost the worker. It says nothing about the Function then, however late the worker was."""
     if end.outcome == "PlatformAway":
@@ -73,7 +98,14 @@ def _how(end: WorkerEnd) -> str:
     if end.outcome == "OutOfMemory":
         return "the worker needed more memory than `spec.resources.memory` grants and was ended"
     if end.signal is not None:
-        return f"the worker was ended by signal {end.signal}"
+        return f"the worker was ended by signal {end.signal}{_signal_name(end.signal)}"
     if end.exit_code is not None:
         return f"the worker exited with code {end.exit_code}"
     return end.message or "the worker ended"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f" ({signal.Signals(number).name})"
+    except ValueError:
+        return ""

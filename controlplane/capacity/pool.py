@@ -53,6 +53,8 @@ class PoolFacts:
     deleting: bool
     queued: int
     running: int
+    alone: int = 0
+    """Those of the queued and running calls that share no worker."""
     min_workers: int
     max_workers: int
     target_concurrency: int
@@ -89,10 +91,14 @@ class PoolPlan:
 
 
 def desired_workers(facts: PoolFacts) -> int:
-    """clamp(ceil((queued + running) / targetConcurrency), minWorkers, maxWorkers), and 0 when none are wanted."""
+    """clamp(ceil((queued + running) / targetConcurrency), minWorkers, maxWorkers), and 0 when none are wanted.
+
+    A call that runs alone takes a whole worker, whatever the target.
+    """
     if not facts.wanted:
         return 0
-    needed = -(-(facts.queued + facts.running) // facts.target_concurrency)
+    sharing = facts.queued + facts.running - facts.alone
+    needed = -(-sharing // facts.target_concurrency) + facts.alone
     return max(facts.min_workers, min(needed, facts.max_workers))
 
 

@@ -14,6 +14,7 @@ from controlplane.calls.decide import Finish, decide
 from controlplane.calls.engine import AttachWorkflow, CallOutcome, FinishCall, MarkReported
 from controlplane.calls.recovery import EndOverdue, LoseAttempt
 from controlplane.calls.transitions import TERMINAL
+from controlplane.capacity.endings import WorkerEnd
 from controlplane.machinery.quantities import parse_money
 from controlplane.resources.mutations import RaceLostError
 from tests.fixtures.calls import Calls, MarkStarted, ScriptedWorker, raised, said, succeeded
@@ -51,10 +52,15 @@ class Chaos:
         ends = [self.dice.choice(ENDS)(name) for name in sorted(worker.running) if self.dice.random() < 0.6]
         room = 2 - len(worker.running) + len(ends)
         _, stop = await worker.claim(*ends, take=max(0, room))
+        await self.suspects_run_alone()
         for name in stop:
             worker.running.pop(name, None)
         if (await self.calls.attempt(worker))["draining"]:
             await self.drain(worker)
+
+    async def suspects_run_alone(self) -> None:
+        shared = "SELECT attempt FROM calls WHERE state = 'running' GROUP BY attempt HAVING bool_or(suspect)"
+        assert not await self.calls.database.fetch(f"{shared} AND count(*) > 1")
 
     async def drain(self, worker: ScriptedWorker) -> None:
         self.workers.remove(worker)
@@ -81,7 +87,8 @@ class Chaos:
 
     async def lose(self, worker: ScriptedWorker) -> None:
         seen = self.calls.clock.now() if self.dice.random() < 0.5 else None
-        await self.calls.writer.write(LoseAttempt(worker.claimant.attempt, 1, seen, self.calls.rules))
+        end = WorkerEnd(outcome="Exited", exit_code=1) if seen is not None and self.dice.random() < 0.5 else None
+        await self.calls.writer.write(LoseAttempt(worker.claimant.attempt, 1, seen, self.calls.rules, end))
 
     async def overdue(self) -> None:
         for attempt in await self.calls.queries.attempts_with_overdue_calls(self.calls.clock.now(), 60, 30, 10):
@@ -153,7 +160,8 @@ async def test_every_call_ends_once_is_charged_once_and_leaves_nothing(calls: Ca
     ends = Counter(name for name, phase in calls.changes if phase in TERMINAL)
     assert ends == Counter(chaos.names)
     statuses = [await calls.status(name) for name in chaos.names]
-    assert all(status["retries"] <= 2 and status["recoveries"] <= 2 for status in statuses)
+    # One loss that others may have caused does not count towards the limit.
+    assert all(status["retries"] <= 2 and status["recoveries"] <= 3 for status in statuses)
     uid = function["metadata"]["uid"]
     load = (await calls.queries.loads([uid]))[uid]
     assert load.charge_micro_usd == sum(parse_money(status["costUSD"]) for status in statuses)

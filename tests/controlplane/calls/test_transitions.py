@@ -50,7 +50,7 @@ MOVES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "returned": lambda document: transitions.returned_to_queue(document, NOW),
     "retry": lambda document: transitions.retry_scheduled(document, NOW, retries=1, message="m", cost_micro_usd=10),
     "recovering": lambda document: transitions.recovering(document, NOW, recoveries=1, message="m", cost_micro_usd=10),
-    "offered": lambda document: transitions.offered(document, NOW),
+    "offered": lambda document: transitions.offered(document, NOW, alone=False),
     "cancelling": lambda document: transitions.cancelling(document, NOW),
     **{f"end {phase}": ending(phase) for phase in TERMINAL},
 }
@@ -103,7 +103,7 @@ def test_a_condition_keeps_its_transition_time_while_its_value_stays() -> None:
     queued = transitions.retry_scheduled(
         transitions.claimed(call(), NOW, attempt="a", epoch=1), NOW, retries=1, message="m", cost_micro_usd=1
     )
-    offered = transitions.offered(queued, LATER)
+    offered = transitions.offered(queued, LATER, alone=False)
     scheduled = next(c for c in offered["status"]["conditions"] if c["type"] == "Scheduled")
     assert scheduled["lastTransitionTime"] == "2026-11-29T12:00:00Z"
     assert scheduled["reason"] == "Queued"

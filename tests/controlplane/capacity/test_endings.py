@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from activities import run_worker_contract as words
-from controlplane.capacity.endings import WorkerEnd, attempt_end
+from controlplane.capacity.endings import WorkerEnd, attempt_end, worker_loss
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,31 @@ def test_every_end_has_its_words(
     assert (told.phase, told.reason) == (phase, reason)
     assert told.message
     assert (told.exit_code, told.signal) == (end.exit_code, end.signal)
+
+
+@pytest.mark.parametrize(
+    ("end", "drain_reason", "suspicious", "told"),
+    [
+        (WorkerEnd(outcome=words.EXITED, exit_code=1), None, True, "exited with code 1"),
+        (WorkerEnd(outcome=words.EXITED, exit_code=0), None, True, "exited with code 0"),
+        (WorkerEnd(outcome=words.EXITED, signal=11), None, True, "signal 11 (SIGSEGV)"),
+        (WorkerEnd(outcome=words.EXITED, signal=63), None, True, "signal 63"),
+        (WorkerEnd(outcome=words.OUT_OF_MEMORY, signal=9), None, True, "more memory than `spec.resources.memory`"),
+        (WorkerEnd(outcome=words.DRAINED, signal=11), "Idle", True, "signal 11"),
+        (WorkerEnd(outcome=words.KILLED, signal=9), "LeaseExpired", True, "no claim for the length of its lease"),
+        (WorkerEnd(outcome=words.KILLED, signal=9), "FunctionDeleted", False, "was lost"),
+        (WorkerEnd(outcome=words.KILLED, signal=9), None, False, "was lost"),
+        (WorkerEnd(outcome=words.NODE_LOST), None, False, "was lost"),
+        (WorkerEnd(outcome=words.NODE_LOST), "LeaseExpired", False, "was lost"),
+        (WorkerEnd(outcome=words.NODE_RESTARTED), None, False, "was lost"),
+        (WorkerEnd(outcome=words.PLATFORM_AWAY, exit_code=1), None, False, "was lost"),
+        (WorkerEnd(outcome=words.NOT_STARTED), None, False, "was lost"),
+    ],
+)
+def test_only_an_end_that_a_call_may_have_caused_is_held_against_calls(
+    end: WorkerEnd, drain_reason: str | None, suspicious: bool, told: str
+) -> None:
+    loss = worker_loss(end, drain_reason)
+    assert loss.suspicious is suspicious
+    assert loss.how.startswith("its worker ")
+    assert told in loss.how

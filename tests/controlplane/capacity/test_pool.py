@@ -20,6 +20,12 @@ def member(uid: str, **changes: Any) -> Member:
     return Member(uid=uid, **{**told, **changes})
 
 
+def test_a_call_that_runs_alone_takes_a_whole_worker() -> None:
+    assert desired_workers(facts(queued=9, running=3, target_concurrency=4)) == 3
+    assert desired_workers(facts(queued=9, running=3, alone=4, target_concurrency=4)) == 6
+    assert desired_workers(facts(queued=9, running=3, alone=12, max_workers=10)) == 10
+
+
 def starting(uid: str, **changes: Any) -> Member:
     return member(uid, ready=False, idle_since=None, **changes)
 
