@@ -3,6 +3,7 @@ PY := .venv/bin/python
 DATA_DIR ?= var
 PORT ?=
 ARGS ?=
+FULL ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test check fmt histories bench
@@ -12,6 +13,7 @@ help:
 	  'make run        install, start everything on this machine, run examples/hello.py, keep serving' \
 	  '                (DATA_DIR=var keeps the state, PORT=8080 fixes the port of the API)' \
 	  'make test       install and run the whole test suite (ARGS="-k name" chooses)' \
+	  'make case-C17   run the tests of one case of docs/cases.md (FULL=1: at full size and duration)' \
 	  'make check      format, lint, types, import rules, sizes, compose file' \
 	  'make fmt        format the code' \
 	  'make histories  record the workflow histories that replay tests use' \
@@ -26,6 +28,9 @@ run: setup
 
 test: setup
 	$(PY) -m pytest $(ARGS)
+
+case-%: setup
+	@$(PY) -m pytest --case $* $(if $(FULL),--full) $(ARGS)
 
 check: setup
 	.venv/bin/ruff format --check .

@@ -9,6 +9,7 @@ pytest_plugins = [
     "tests.fixtures.admission",
     "tests.fixtures.app",
     "tests.fixtures.calls",
+    "tests.fixtures.cases",
     "tests.fixtures.clients",
     "tests.fixtures.control",
     "tests.fixtures.plane",
