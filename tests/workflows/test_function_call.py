@@ -59,6 +59,7 @@ async def test_a_call_that_was_over_before_takes_no_activity_and_five_events(
         assert await handle.query(FunctionCallWorkflow.state) == "ended: Failed"
 
 
+@pytest.mark.case("C19")
 async def test_retries_back_off_and_offer_the_call_after_the_dispatch_that_raised(
     skipping: WorkflowEnvironment, task_queue: str
 ) -> None:

@@ -39,6 +39,7 @@ async def test_a_claim_takes_a_queued_call_and_the_next_one_reports_its_result(c
     assert status["worker"] == {"attempt": worker.claimant.attempt, "epoch": 1}
 
 
+@pytest.mark.case("C44")
 async def test_a_call_reaches_a_waiting_worker_in_the_transaction_that_creates_it(calls: Calls) -> None:
     worker = await calls.worker()
     waiting = asyncio.create_task(worker.claim(wait=30))
@@ -51,6 +52,7 @@ async def test_a_call_reaches_a_waiting_worker_in_the_transaction_that_creates_i
     assert calls.changes[-2:] == [(name, "Queued"), (name, "Running")]
 
 
+@pytest.mark.case("C44")
 async def test_completions_come_first_so_the_freed_worker_takes_the_next_call_in_one_commit(calls: Calls) -> None:
     first, second = await calls.create("s", "s")
     worker = await calls.worker()
@@ -246,6 +248,7 @@ async def test_a_cancel_nobody_asked_for_is_an_error_the_function_raised(calls: 
     assert "asyncio.exceptions.CancelledError" in status["message"]
 
 
+@pytest.mark.case("C18")
 async def test_an_exception_without_retries_fails_the_call_with_type_message_and_traceback(calls: Calls) -> None:
     [name] = await calls.create()
     worker = await calls.worker()
