@@ -17,6 +17,31 @@ def test_codes_have_names_of_their_own() -> None:
     assert len(names) == len(set(names)) == len(Reason)
 
 
+@pytest.mark.parametrize(
+    ("wire", "status"),
+    [
+        ("BadRequest", 400),
+        ("Unauthorized", 401),
+        ("Forbidden", 403),
+        ("NotFound", 404),
+        ("MethodNotAllowed", 405),
+        ("NotAcceptable", 406),
+        ("AlreadyExists", 409),
+        ("Conflict", 409),
+        ("Expired", 410),
+        ("RequestEntityTooLarge", 413),
+        ("UnsupportedMediaType", 415),
+        ("Invalid", 422),
+        ("TooManyRequests", 429),
+        ("InternalError", 500),
+        ("Timeout", 504),
+    ],
+)
+def test_the_codes_that_kubernetes_clients_act_on_have_their_status(wire: str, status: int) -> None:
+    """By these pairs kubectl ignores what is missing, retries and tells a taken name from a lost race (R-ERR-2)."""
+    assert [reason.row.http_status for reason in Reason if reason.row.wire == wire] == [status]
+
+
 def test_a_missing_object_is_told_in_the_words_of_kubernetes() -> None:
     error = not_found("functions", "x")
     assert error.message == 'functions.nodus.dev "x" not found'
