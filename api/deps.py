@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import Scope
 
+from api.streams import Streams
 from controlplane.clock import Clock
 from controlplane.errors import ApiError, Reason
 from controlplane.identity.principal import Principal
@@ -75,6 +76,7 @@ class Deps:
     watches: Watches
     authenticate: Callable[[bytes], Awaitable[Principal]]
     """From the Authorization header (empty when absent) to the caller; raises 401."""
+    streams: Streams
     subresources: Mapping[tuple[str, str, str], SubresourceHandler] = field(default_factory=dict)
     """By (plural, subresource, method); each handler checks scopes itself."""
     routes: Sequence[BaseRoute] = ()

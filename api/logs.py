@@ -7,15 +7,14 @@ its object has nothing more to say.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
 from api.deps import SubresourceHandler, Target, credential
-from api.streams import StreamResponse
+from api.streams import StreamResponse, Streams
 from controlplane.errors import ApiError, Reason
 from controlplane.identity.principal import Principal
 from controlplane.identity.scopes import require
@@ -26,9 +25,6 @@ from controlplane.machinery.kind import Verb
 from controlplane.settings import Settings
 from controlplane.store.contract import Key
 
-Authenticate = Callable[[bytes], Awaitable[Principal]]
-"""From the credential of a request to the caller."""
-
 _TRUE = frozenset({"true", "1", "t", "True", "TRUE", "T"})
 _FALSE = frozenset({"false", "0", "f", "False", "FALSE", "F", ""})
 _NUMBER_MAX = 1 << 40
@@ -38,12 +34,9 @@ _ATTEMPT_LENGTH_MAX = 63
 class LogRoutes:
     """The handlers of logs."""
 
-    def __init__(
-        self, reader: LogReader, authenticate: Authenticate, stopping: asyncio.Event, settings: Settings
-    ) -> None:
+    def __init__(self, reader: LogReader, streams: Streams, settings: Settings) -> None:
         self._reader = reader
-        self._authenticate = authenticate
-        self._stopping = stopping
+        self._streams = streams
         self._seconds_max = settings.log_follow_seconds_max
 
     def subresources(self) -> Mapping[tuple[str, str, str], SubresourceHandler]:
@@ -59,14 +52,11 @@ class LogRoutes:
             chunks,
             media_type="text/plain; charset=utf-8",
             seconds_max=self._seconds_max,
-            stopping=self._stopping,
-            recheck=lambda: self._check_again(credential(request), target),
+            streams=self._streams,
+            credential=credential(request),
+            recheck=lambda now: require(now, target.kind.scope_resource, Verb.GET, target.project),
             refused=lambda _refusal: b"",  # a log is plain text, and its reader takes every line for one of it
         )
-
-    async def _check_again(self, authorization: bytes, target: Target) -> None:
-        """Raise the 401 or 403 that the log would be refused with now."""
-        require(await self._authenticate(authorization), target.kind.scope_resource, Verb.GET, target.project)
 
 
 def log_options(query: QueryParams) -> LogOptions:

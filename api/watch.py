@@ -25,6 +25,7 @@ from api.negotiation import Accepted
 from api.rendering import Renderer
 from api.streams import StreamResponse
 from controlplane.errors import ApiError, Reason
+from controlplane.identity.principal import Principal
 from controlplane.identity.scopes import require
 from controlplane.machinery.kind import Kind, Verb
 from controlplane.machinery.table import parse_include
@@ -107,15 +108,15 @@ def watch_response(
         _chunks(deps, selection, begin, lines),
         media_type="application/json",
         seconds_max=begin.seconds_max + END_SECONDS_MAX,
-        stopping=deps.stopping,
-        recheck=lambda: _check_again(deps, credential(request), kind, selection),
+        streams=deps.streams,
+        credential=credential(request),
+        recheck=lambda caller: _check_again(caller, kind, selection),
         refused=lines.error,
     )
 
 
-async def _check_again(deps: Deps, authorization: bytes, kind: Kind, selection: Selection) -> None:
+def _check_again(caller: Principal, kind: Kind, selection: Selection) -> None:
     """Raise the 401 or 403 that the watch would be refused with now."""
-    caller = await deps.authenticate(authorization)
     require(caller, kind.scope_resource, Verb.WATCH, selection.project or None)
     shown = selection.projects
     if not selection.project and not caller.all_projects and (shown is None or not shown <= caller.projects):

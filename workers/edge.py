@@ -18,6 +18,7 @@ from api.claims import ClaimsRoute
 from api.deps import Deps, SubresourceHandler
 from api.logs import LogRoutes
 from api.node import NodeRoutes
+from api.streams import Streams
 from controlplane.calls.dispatcher import Dispatcher
 from controlplane.capacity.leases import AttemptLeases
 from controlplane.identity.authenticator import Authenticator
@@ -73,7 +74,8 @@ def _deps(core: Core) -> Deps:
     )
     authenticate = Authenticator(core.database, core.settings, core.clock)
     stopping = asyncio.Event()
-    logs = LogRoutes(reader, authenticate, stopping, core.settings)
+    streams = Streams(authenticate.look_again, stopping)
+    logs = LogRoutes(reader, streams, core.settings)
     return Deps(
         settings=core.settings,
         clock=core.clock,
@@ -83,6 +85,7 @@ def _deps(core: Core) -> Deps:
         feed=core.feed,
         watches=Watches(core.database, core.feed, core.settings),
         authenticate=authenticate,
+        streams=streams,
         subresources={("functions", "claims", "POST"): _claims(core), **logs.subresources()},
         routes=[
             *BlobRoutes(core.blobs, core.resources.admission.require_project, core.settings).routes(),

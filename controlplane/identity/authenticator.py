@@ -12,6 +12,7 @@ import hmac
 import time
 import uuid
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import TypeVar
 
 import asyncpg
@@ -28,11 +29,11 @@ Value = TypeVar("Value")
 
 # A finished attempt or a newer epoch ends a token without anybody having to revoke it.
 LOOK_UP = """
-SELECT t.kind, t.org, t.principal, t.name, t.project, t.function, t.function_uid, t.attempt, t.epoch,
+SELECT t.hash, t.kind, t.org, t.principal, t.name, t.project, t.function, t.function_uid, t.attempt, t.epoch,
        t.scopes, t.projects, t.expires_at, coalesce(a.concurrency, 1) AS concurrency,
        t.revoked_at IS NOT NULL
            OR (t.kind = 'attempt' AND (a.uid IS NULL OR a.finished_at IS NOT NULL OR a.epoch <> t.epoch)) AS revoked
-FROM tokens t LEFT JOIN attempts a ON a.uid = t.attempt WHERE t.hash = $1
+FROM tokens t LEFT JOIN attempts a ON a.uid = t.attempt WHERE t.hash = ANY($1::bytea[])
 """
 _SCHEME = b"bearer "
 _HEADER_BYTES_MAX = 4_096
@@ -63,7 +64,7 @@ class Authenticator:
             raise ApiError(Reason.UNAUTHORIZED, "the request carries no credential")
         if len(authorization) > _HEADER_BYTES_MAX or authorization[: len(_SCHEME)].lower() != _SCHEME:
             raise ApiError(Reason.UNAUTHORIZED, "the `Authorization` header must be `Bearer <key>`")
-        token = authorization[len(_SCHEME) :].strip().decode("latin-1")
+        token = _token(authorization)
         hashed = self._hasher.hash(token)
         if self._node_hash is not None and hmac.compare_digest(hashed, self._node_hash):
             return _NODE
@@ -71,6 +72,21 @@ class Authenticator:
         if principal is None:
             raise ApiError(Reason.UNAUTHORIZED, "the credential is unknown, expired or revoked")
         return principal
+
+    async def look_again(self, authorizations: Sequence[bytes]) -> dict[bytes, Principal | None]:
+        """What these accepted credentials are now, whatever was remembered; None for one that is good no more.
+
+        One query for all of them. Raises Unavailable when the database cannot be asked.
+        """
+        hashes = {authorization: self._hash(authorization) for authorization in authorizations}
+        asked = [hashed for hashed in hashes.values() if hashed != self._node_hash]
+        found = await self._look_up_all(asked) if asked else {}
+        if self._node_hash is not None:
+            found[self._node_hash] = _NODE
+        return {authorization: found[hashed] for authorization, hashed in hashes.items()}
+
+    def _hash(self, authorization: bytes) -> bytes:
+        return self._hasher.hash(_token(authorization))
 
     async def _principal(self, hashed: bytes) -> Principal | None:
         now = time.monotonic()
@@ -94,8 +110,12 @@ class Authenticator:
             task.exception()  # everybody who waited may have gone; then nobody else would look
 
     async def _look_up(self, hashed: bytes) -> Principal | None:
+        return (await self._look_up_all([hashed]))[hashed]
+
+    async def _look_up_all(self, hashes: Sequence[bytes]) -> dict[bytes, Principal | None]:
+        """The callers behind these hashes, each remembered or forgotten from now on."""
         try:
-            rows = await self._database.fetch(LOOK_UP, hashed)
+            rows = await self._database.fetch(LOOK_UP, hashes)
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             raise ApiError(
                 Reason.UNAVAILABLE,
@@ -103,15 +123,16 @@ class Authenticator:
                 retry_after_seconds=1,
                 debug=repr(error),
             ) from error
-        row = rows[0] if rows else None
+        good = {row["hash"]: _principal_of(row) for row in rows if self._is_good(row)}
         expires = time.monotonic() + self._seconds
-        if row is None or not self._is_good(row):
-            self._known.pop(hashed, None)
-            _remember(self._unknown, hashed, expires, self._entries_max)
-            return None
-        principal = _principal_of(row)
-        _remember(self._known, hashed, (expires, principal), self._entries_max)
-        return principal
+        found = {hashed: good.get(hashed) for hashed in hashes}
+        for hashed, principal in found.items():
+            if principal is None:
+                self._known.pop(hashed, None)
+                _remember(self._unknown, hashed, expires, self._entries_max)
+            else:
+                _remember(self._known, hashed, (expires, principal), self._entries_max)
+        return found
 
     def _is_good(self, row: asyncpg.Record) -> bool:
         if row["expires_at"] is not None and row["expires_at"] <= self._clock.now():
@@ -121,6 +142,10 @@ class Authenticator:
 
 _NODE = Principal(kind=PrincipalKind.NODE, org="", id="node", label="node", scopes=frozenset({"nodes:connect"}))
 """Nodes belong to the installation, not to an organisation, and have routes of their own."""
+
+
+def _token(authorization: bytes) -> str:
+    return authorization[len(_SCHEME) :].strip().decode("latin-1")
 
 
 def _remember(cache: OrderedDict[bytes, Value], key: bytes, value: Value, entries_max: int) -> None:

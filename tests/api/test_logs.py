@@ -6,6 +6,7 @@ import asyncio
 import base64
 import secrets
 import uuid
+from collections.abc import Sequence
 
 import httpx
 import pytest
@@ -81,13 +82,13 @@ async def test_a_log_followed_with_basic_credentials_lasts_until_the_key_may_not
 ) -> None:
     monkeypatch.setattr("api.streams.RECHECK_SECONDS", 0.05)
     asked: list[bytes] = []
-    authenticate = Authenticator.__call__
+    look_up = Authenticator._look_up_all
 
-    async def noted(self: Authenticator, authorization: bytes) -> Principal:
-        asked.append(authorization)
-        return await authenticate(self, authorization)
+    async def noted(self: Authenticator, hashes: Sequence[bytes]) -> dict[bytes, Principal | None]:
+        asked.extend(hashes)
+        return await look_up(self, hashes)
 
-    monkeypatch.setattr(Authenticator, "__call__", noted)
+    monkeypatch.setattr(Authenticator, "_look_up_all", noted)
     database, token = project.core.database, new_api_key()
     hashed = TokenHasher(project.core.settings.secret_key).hash(token)
     await database.execute(
@@ -98,7 +99,7 @@ async def test_a_log_followed_with_basic_credentials_lasts_until_the_key_may_not
     path, follow = f"{project.path}/functions/f/log", {"follow": "true"}
     async with asyncio.timeout(20), project.client.stream("GET", path, params=follow, headers=basic) as stream:
         lines = stream.aiter_lines()
-        await eventually(lambda: asked.count(f"Bearer {token}".encode()) >= 4)
+        await eventually(lambda: asked.count(hashed) >= 4)
         await store(node, attempt, 1, "still here")
         assert await anext(lines) == "still here"
         await database.execute("UPDATE tokens SET scopes = '{apps:read}' WHERE hash = $1", hashed)

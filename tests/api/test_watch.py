@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -314,14 +314,14 @@ async def test_a_watch_opened_with_basic_credentials_goes_on_after_a_recheck(
 ) -> None:
     api, events = rechecked
     asked = 0
-    look_up = Authenticator._look_up
+    look_up = Authenticator._look_up_all
 
-    async def counted(self: Authenticator, hashed: bytes) -> Principal | None:
+    async def counted(self: Authenticator, hashes: Sequence[bytes]) -> dict[bytes, Principal | None]:
         nonlocal asked
         asked += 1
-        return await look_up(self, hashed)
+        return await look_up(self, hashes)
 
-    monkeypatch.setattr(Authenticator, "_look_up", counted)
+    monkeypatch.setattr(Authenticator, "_look_up_all", counted)
     await eventually(lambda: asked >= 3)
     await create(api, "still-there")
     assert (await events.next())["object"]["metadata"]["name"] == "still-there"
