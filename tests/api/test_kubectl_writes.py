@@ -13,7 +13,7 @@ import orjson
 import pytest
 import yaml
 
-from tests.fixtures.app import FUNCTION, ServedApi
+from tests.fixtures.app import APPROVED, FUNCTION, ServedApi
 
 pytestmark = pytest.mark.timeout(120)
 KUBECTL = Path(sysconfig.get_path("scripts")) / "kubectl"
@@ -234,16 +234,9 @@ async def test_edit_changes_what_the_editor_changed(kubectl: Kubectl) -> None:
 
 async def test_a_condition_of_ones_own_is_set_through_the_status_and_waited_for(kubectl: Kubectl) -> None:
     await kubectl("create", "-f", kubectl.manifest())
-    condition = {
-        "type": "example.com/Approved",
-        "status": "True",
-        "reason": "Reviewed",
-        "message": "",
-        "lastTransitionTime": "2026-01-01T00:00:00Z",
-    }
-    patch = orjson.dumps({"status": {"conditions": [condition]}}).decode()
+    patch = orjson.dumps({"status": {"conditions": [APPROVED]}}).decode()
     await kubectl("patch", "fn/f", "--subresource=status", "--type=merge", "-p", patch)
-    await kubectl("wait", "fn/f", "--for=condition=example.com/Approved", "--timeout=20s")
+    await kubectl("wait", "fn/f", f"--for=condition={APPROVED['type']}", "--timeout=20s")
     assert ("kubectl-patch", "Update", "status") in await kubectl.managers()
     refused = await kubectl.run(
         "patch", "fn/f", "--subresource=status", "--type=merge", "-p", '{"status":{"phase":"Failed"}}'

@@ -7,18 +7,11 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.fixtures.app import CALL, ServedApi
+from tests.fixtures.app import APPROVED, CALL, ServedApi
 
 MERGE = {"Content-Type": "application/merge-patch+json"}
 JSON_PATCH = {"Content-Type": "application/json-patch+json"}
 APPLY = {"Content-Type": "application/apply-patch+yaml"}
-APPROVED = {
-    "type": "example.com/Approved",
-    "status": "True",
-    "reason": "Reviewed",
-    "message": "somebody looked at it",
-    "lastTransitionTime": "2026-01-01T00:00:00Z",
-}
 
 
 def owners(document: dict[str, Any]) -> list[tuple[str, str, str]]:
