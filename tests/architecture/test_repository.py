@@ -72,7 +72,9 @@ def test_a_compose_file_with_a_misspelt_setting_or_no_health_check_is_told() -> 
     ]
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock", "runtime/worker-requirements.lock"])
+@pytest.mark.parametrize(
+    "name", ["requirements.lock", "requirements-dev.lock", "runtime/worker-requirements.lock", "tools/kubectl.lock"]
+)
 def test_locks_pin_every_package_by_hash_and_name_no_host(name: str) -> None:
     text = (ROOT / name).read_text()
     assert "://" not in text

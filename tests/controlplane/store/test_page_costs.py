@@ -33,7 +33,7 @@ FROM (
     SELECT n, CASE WHEN n % 100 = 0 THEN 'small' ELSE 'large' END AS f, CASE WHEN n % 3 = 0 THEN 'wide' ELSE n::text END AS m
     FROM generate_series(1, {OBJECTS}) AS n
 ) AS numbered
-"""  # noqa: E501, S608 - a constant
+"""  # noqa: E501 - a constant
 
 
 def labelled(key: str, value: str) -> tuple[LabelTerm, ...]:
