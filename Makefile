@@ -4,9 +4,11 @@ DATA_DIR ?= var
 PORT ?=
 ARGS ?=
 FULL ?=
+SECONDS ?= 300
+SEED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fmt histories bench
+.PHONY: help setup run test check fmt histories bench faults
 
 help:
 	@printf '%s\n' \
@@ -17,6 +19,7 @@ help:
 	  'make check      format, lint, types, import rules, sizes, compose file' \
 	  'make fmt        format the code' \
 	  'make histories  record the workflow histories that replay tests use' \
+	  'make faults     kill, freeze and cut off a whole system (SECONDS=300 how long, SEED=n the same again)' \
 	  'make bench      measure the hot path beside plain Temporal, as ratios' \
 	  'make setup      only install (.venv, from hashed pins)'
 
@@ -49,3 +52,6 @@ histories: setup
 
 bench: setup
 	$(PY) -m bench $(ARGS)
+
+faults: setup
+	SECONDS_OF_FAULTS=$(SECONDS) SEED=$(SEED) $(PY) -m pytest tests/faults -s $(ARGS)

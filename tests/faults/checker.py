@@ -107,6 +107,17 @@ def every_created_call_is_known(history: Sequence[Event], remains: Remains) -> I
     yield from (f"{name} exists and nobody was told so" for uid, name in known.items() if uid not in uids)
 
 
+def calls_end_as_their_kind_must(history: Sequence[Event], remains: Remains) -> Iterable[str]:
+    """What was done to the system changes how long a call takes, not how it ends."""
+    final = {changes[0].document["metadata"]["uid"]: changes[-1] for changes in remains.by_call().values()}
+    for event in history:
+        if event["event"] == CREATED and event["uid"] in final:
+            status = final[event["uid"]].status
+            if status["phase"] not in event["phases"]:
+                told = {key: status.get(key) for key in ("phase", "reason", "message", "retries", "recoveries")}
+                yield f"{event['call']} ({event['kind']}) ended as {told}"
+
+
 def executions_are_counted(history: Sequence[Event], remains: Remains) -> Iterable[str]:
     """No call began more often than once and once more for each retry and recovery that it counts."""
     runs = Counter(event["call"] for event in history if event["event"] == BEGAN)
@@ -231,6 +242,7 @@ def counters_agree(history: Sequence[Event], remains: Remains) -> Iterable[str]:
 RULES: Sequence[Rule] = (
     one_final_phase,
     every_created_call_is_known,
+    calls_end_as_their_kind_must,
     executions_are_counted,
     results_come_from_the_last_worker,
     workers_hold_no_more_than_they_may,

@@ -75,11 +75,8 @@ def good() -> Run:
         row(11, 6, "c", "s2", "Succeeded", **ended("d-c", "0.00002", retries=1)),
     ]
     history: list[dict[str, Any]] = [{"event": "started", "attempt": "att_1", "concurrency": 2, "at": 0.0, "by": "w"}]
-    for call in "abc":
-        history.append(
-            {"event": "created", "call": call, "uid": f"fnc_{call}", "kind": "succeed", "bound_seconds": 30, "at": 1.0,
-             "by": "client"}
-        )  # fmt: skip
+    created = {"event": "created", "kind": "succeed", "bound_seconds": 30, "at": 1.0, "by": "client"}
+    history += [{**created, "call": call, "uid": f"fnc_{call}", "phases": ["Succeeded"]} for call in "abc"]
     runs = [("a", "1", "d-a"), ("c", "2", None), ("b", "3", "d-b"), ("c", "4", "d-c")]
     for call, run, _ in runs[:2]:
         history.append({"event": "began", "attempt": "att_1", "call": call, "run": run, "at": 2.0, "by": "w"})
@@ -97,8 +94,7 @@ def good() -> Run:
             {"event": "seen", "call": change.name, "uid": f"fnc_{change.name}", "rv": change.rv, "phase": change.phase,
              "by": "client", "at": 5.0, **counters}
         )  # fmt: skip
-    for call in "abc":
-        history.append({"event": "ended", "call": call, "phase": "Succeeded", "at": 6.0, "by": "client"})
+    history += [{"event": "ended", "call": call, "phase": "Succeeded", "at": 6.0, "by": "client"} for call in "abc"]
     function = {
         "metadata": {"name": "f"},
         "status": {"queue": {"queued": 0, "running": 0}, "workers": {"ready": 0}, "cost": {"totalUSD": "0.00004"}},
@@ -136,6 +132,10 @@ def promise_twice(run: Run) -> None:
 
 def tell_nobody(run: Run) -> None:
     run.without("created", "b")
+
+
+def end_otherwise(run: Run) -> None:
+    run.one("created", "a")["phases"] = ["Cancelled"]
 
 
 def run_again(run: Run) -> None:
@@ -246,6 +246,7 @@ WRONG = [
     (lose_a_call, "every_created_call_is_known"),
     (promise_twice, "every_created_call_is_known"),
     (tell_nobody, "every_created_call_is_known"),
+    (end_otherwise, "calls_end_as_their_kind_must"),
     (run_again, "executions_are_counted"),
     (take_another_result, "results_come_from_the_last_worker"),
     (keep_a_result_of_a_failure, "results_come_from_the_last_worker"),

@@ -52,6 +52,6 @@ def _served(rv: int, uid: str, call: str, name: str, sessions: Mapping[str, _Ses
         yield f"{call} of session {name!r} was handed out before {len(earlier)} earlier calls of it"
     for other_name, other in sessions.items():
         waits_since = min(other.waiting.values(), default=rv)
-        if other_name != name and 0 < session.served_at and max(waits_since, other.served_at) < session.served_at:
+        if other_name != name and session.served_at > 0 and max(waits_since, other.served_at) < session.served_at:
             yield f"session {name!r} was served twice ({session.served_at}, {rv}) while {other_name!r} waited"
     session.served_at = rv

@@ -1,0 +1,99 @@
+"""Waiting until a system under faults has come to rest, and reading what is left, for `checker.py`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+
+import asyncpg
+import httpx
+
+from controlplane.machinery.quantities import parse_money
+from tests.faults.checker import Logged, Remains
+from tests.faults.clients import ROOT
+from tests.faults.cluster import Cluster, setting
+from tests.fixtures.eventually import eventually
+
+REST_SECONDS_MAX = 180.0
+OPEN_WORKFLOWS = "ExecutionStatus = 'Running' AND WorkflowType IN ('FunctionCallWorkflow', 'WorkerAttemptWorkflow')"
+
+LOG = """
+SELECT rv, time, type, name, doc FROM changes
+WHERE kind = 'FunctionCall' AND fields ->> 'spec.function' = ANY($1) ORDER BY rv
+"""
+ROWS = "SELECT name || ' (' || state || ')' AS name FROM calls WHERE function = ANY($1)"
+ATTEMPTS = "SELECT uid || ' (' || state || ')' AS name FROM attempts WHERE function = ANY($1) AND state <> 'finished'"
+LOADS = "SELECT function, queued, running, pending, charge_micro_usd FROM function_load WHERE function = ANY($1)"
+DOCUMENTS = "SELECT doc FROM objects WHERE kind = 'Function' AND name = ANY($1)"
+
+
+async def come_to_rest(cluster: Cluster, functions: Sequence[str]) -> None:
+    """Stop the Functions, and wait until their workers, rows and workflows are gone and their status says so."""
+    for proxy in cluster.proxies:
+        proxy.heal()
+    async with httpx.AsyncClient(
+        base_url=cluster.urls[0], headers={"Authorization": f"Bearer {cluster.key}"}, timeout=20, trust_env=False
+    ) as client:
+        for name in functions:
+            headers = {"Content-Type": "application/merge-patch+json"}
+            patch = b'{"spec":{"state":"Stopped"}}'
+            await client.patch(f"{ROOT}/functions/{name}", content=patch, headers=headers)
+    until = time.monotonic() + REST_SECONDS_MAX
+    connection = await cluster.connect()
+    try:
+        # What never comes to rest is told by the checker, which knows more about it.
+        while time.monotonic() < until:
+            try:
+                await eventually(lambda: _is_at_rest(cluster, connection, functions), within=1.0, every=0.2)
+                return
+            except AssertionError:
+                continue
+    finally:
+        await connection.close()
+
+
+async def read_remains(cluster: Cluster, functions: Sequence[str]) -> Remains:
+    """What is left of these Functions."""
+    connection = await cluster.connect()
+    try:
+        names = list(functions)
+        log = [
+            Logged(rv=row["rv"], time=row["time"], type=row["type"], name=row["name"], document=json.loads(row["doc"]))
+            for row in await connection.fetch(LOG, names)
+        ]
+        documents = [json.loads(row["doc"]) for row in await connection.fetch(DOCUMENTS, names)]
+        loads = {row["function"]: {key: row[key] for key in row.keys() if key != "function"}  # noqa: SIM118 - a Record
+                 for row in await connection.fetch(LOADS, names)}  # fmt: skip
+        return Remains(
+            log=log,
+            functions=documents,
+            loads=loads,
+            concurrency={one["metadata"]["name"]: one["spec"]["scaling"]["targetConcurrency"] for one in documents},
+            rate_micro_usd_per_hour=parse_money(setting(cluster, "worker_rate_usd_per_hour")),
+            open_rows=[row["name"] for row in await connection.fetch(ROWS, names)],
+            open_attempts=[row["name"] for row in await connection.fetch(ATTEMPTS, names)],
+            open_workflows=await open_workflows(cluster),
+            processes=[f"worker {pid}" for pid in cluster.workers()],
+        )
+    finally:
+        await connection.close()
+
+
+async def open_workflows(cluster: Cluster) -> list[str]:
+    """Ids of workflows of calls and attempts that run."""
+    return [found.id async for found in cluster.client.list_workflows(OPEN_WORKFLOWS)]
+
+
+async def _is_at_rest(
+    cluster: Cluster, connection: asyncpg.Connection[asyncpg.Record], functions: Sequence[str]
+) -> bool:
+    names = list(functions)
+    for query in (ROWS, ATTEMPTS):
+        if await connection.fetch(f"{query} LIMIT 1", names):
+            return False
+    for row in await connection.fetch(DOCUMENTS, names):
+        status = json.loads(row["doc"])["status"]
+        if status["phase"] != "Stopped" or any(status.get("workers", {}).values()):
+            return False
+    return not cluster.workers() and not await open_workflows(cluster)

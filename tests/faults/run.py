@@ -1,0 +1,87 @@
+"""One fault run: Functions, clients whose calls are of every kind, something that goes wrong meanwhile, the verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from tests.faults.checker import check
+from tests.faults.clients import ROOT, Client
+from tests.faults.cluster import Cluster
+from tests.faults.history import STARTED, Event, read_history
+from tests.faults.plans import FUNCTION
+from tests.faults.rest import come_to_rest, read_remains
+
+MIX = ("succeed",) * 8 + ("blob", "retry", "slow", "raise", "cancel", "delete")
+"""The kinds of one map, before they are shuffled. A deadline costs its worker, so there are few of those."""
+_numbers = itertools.count()
+
+
+@dataclass
+class Run:
+    """What a test holds while its faults happen. `functions` are this run's own."""
+
+    cluster: Cluster
+    rng: random.Random
+    functions: list[str]
+    clients: list[Client]
+
+    async def make_maps(self, bound_seconds: float, kinds: Sequence[str] = MIX) -> list[list[str]]:
+        """One map of these kinds by each client, to its end; the phases."""
+        return await asyncio.gather(
+            *(client.make_and_wait(self.rng.sample(list(kinds), len(kinds)), bound_seconds) for client in self.clients)
+        )
+
+    async def verdict(self) -> list[str]:
+        """Come to rest, and say what is wrong."""
+        await come_to_rest(self.cluster, self.functions)
+        remains = await read_remains(self.cluster, self.functions)
+        return check(self.history(), remains)
+
+    def history(self) -> list[Event]:
+        """What clients of this run and all workers saw."""
+        ours = {client.name for client in self.clients}
+        events = read_history(self.cluster.history)
+        calls = {event["call"] for event in events if event["by"] in ours}
+        return [event for event in events if event["event"] == STARTED or event.get("call") in calls]
+
+
+@asynccontextmanager
+async def fault_run(
+    cluster: Cluster, *, seed: int, clients: int = 4, spec: Mapping[str, Any] | None = None
+) -> AsyncIterator[Run]:
+    """A run with a Function and clients of its own. The seed is printed, since a failed test shows its output."""
+    print(f"seed {seed}")  # noqa: T201
+    number = next(_numbers)
+    function = f"work-{number}"
+    rng = random.Random(seed)
+    await create_function(cluster, function, spec or {})
+    async with AsyncExitStack() as stack:
+        opened = [
+            await stack.enter_async_context(
+                Client(f"client-{number}-{index}", function, cluster, random.Random(rng.random()))
+            )
+            for index in range(clients)
+        ]
+        yield Run(cluster, rng, [function], opened)
+
+
+async def create_function(cluster: Cluster, name: str, spec: Mapping[str, Any]) -> None:
+    """A Function whose calls scripted workers run."""
+    body = {
+        "apiVersion": "nodus.dev/v1",
+        "kind": "Function",
+        "metadata": {"name": name},
+        "spec": {**FUNCTION, **spec},
+    }
+    headers = {"Authorization": f"Bearer {cluster.key}"}
+    async with httpx.AsyncClient(base_url=cluster.urls[0], headers=headers, timeout=20, trust_env=False) as client:
+        answer = await client.post(f"{ROOT}/functions", json=body)
+        assert answer.status_code == 201, answer.text
