@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+import pytest
+
 from controlplane.clock import format_time
 from controlplane.machinery.kind import Document
 from controlplane.resources.answers import DeleteOptions
@@ -65,6 +67,22 @@ async def test_retries_wait_their_time_and_are_counted_apart_from_recoveries(con
     assert (status["phase"], status["retries"], status["recoveries"]) == ("Succeeded", 2, 1)
     assert world.node.ran == [name] * 4
     assert len(world.node.attempts) == 2
+
+
+@pytest.mark.case("C17")
+async def test_lost_workers_use_up_no_retry(control_world: ControlWorld) -> None:
+    world = control_world
+    outcomes = [_crash, _crash, _crash, fail, succeed]
+
+    async def behave(call: str) -> Document:
+        return await outcomes.pop(0)(call)
+
+    world.node.behaviour = behave
+    await world.function(retries={"maxRetries": 1, "initialDelay": "0.2s"})
+    name = await world.call()
+    status = await world.until_ended(name, within=60)
+    assert (status["phase"], status["retries"], status["recoveries"]) == ("Succeeded", 1, 3)
+    assert world.node.ran == [name] * 5
 
 
 async def _crash(call: str) -> Document:
