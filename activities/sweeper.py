@@ -25,9 +25,10 @@ from controlplane.apps.expiry import expires_at
 from controlplane.calls.engine import DetachWorkflow, MarkReported
 from controlplane.calls.outcomes import CallRules
 from controlplane.calls.queries import SILENT_FROM_THE_START, CallQueries
-from controlplane.calls.recovery import EndOverdue, LoseAttempt
+from controlplane.calls.recovery import EndOverdue, EndUnserved, LoseAttempt
 from controlplane.calls.rows import CallRef
 from controlplane.capacity.endings import WorkerEnd
+from controlplane.capacity.patience import queue_patience, waits_since
 from controlplane.capacity.rows import AttemptState, WorkerQueries
 from controlplane.clock import Clock
 from controlplane.errors import ApiError, Reason
@@ -95,6 +96,7 @@ class Sweeper:
         self.chores = (
             Chore("end overdue calls", 1.0, self.end_overdue_calls),
             Chore("end lapsed leases", 1.0, self.end_lapsed_leases),
+            Chore("end unserved calls", 10.0, self.end_unserved_calls),
             Chore("recover orphaned calls", 30.0, self.recover_orphaned_calls),
             Chore("end stuck workers", 1.0, self.end_stuck_workers),
             Chore("expire apps", 5.0, self.expire_apps),
@@ -133,6 +135,22 @@ class Sweeper:
         for uid in overdue:
             ended = await self._writer.write(EndOverdue(uid, self._rules))
             log.info("overdue calls ended", attempt=uid, calls=ended)
+
+    async def end_unserved_calls(self) -> None:
+        """Fail queued calls that no worker took for the whole `placement.queueTimeout` of their Function."""
+        now = self._clock.now()
+        for load in await self._calls.busy_loads():
+            function = self._cache.get(Key("Function", load.org, load.project, load.function))
+            if not load.queued or function is None or function["metadata"]["uid"] != load.function_uid:
+                continue
+            patience = queue_patience(function)
+            if patience is None or waits_since(function, now) + patience > now:
+                continue
+            found = await self._calls.unserved(load.function_uid, now - patience, PER_TURN)
+            if found:
+                told = function["spec"]["placement"]["queueTimeout"]
+                ended = await self._writer.write(EndUnserved(found, now - patience, told, self._rules))
+                log.info("unserved calls ended", function=load.function, calls=ended)
 
     async def recover_orphaned_calls(self) -> None:
         """Give back calls of workers that were closed without that."""

@@ -29,6 +29,11 @@ class Cause(StrEnum):
     """The worker died or vanished; uses the recoveries of the call, never the retries."""
     BAD_RESULT = "badResult"
     """The worker reported a result the server cannot keep; `Facts.reason` says why."""
+    UNSERIALIZABLE = "unserializable"
+    """The worker could not read the arguments or write the result. The function raised nothing, and running it again
+    would meet the same, so it uses no retry."""
+    UNSERVED = "unserved"
+    """No worker took it in the time its Function waits for one; `Facts.detail` says so."""
     FUNCTION_DELETED = "functionDeleted"
 
 
@@ -112,6 +117,10 @@ def decide(facts: Facts) -> Decision:
             return Finish(phase="Failed", reason="DeadlineExceeded", message="the call ran longer than its timeout")
         case Cause.LOST:
             return _after_loss(facts)
+        case Cause.UNSERIALIZABLE:
+            return Finish(phase="Failed", reason="RemoteError")
+        case Cause.UNSERVED:
+            return Finish(phase="Failed", reason="CapacityUnavailable", message=facts.detail)
         case Cause.BAD_RESULT:
             return Finish(phase="Failed", reason=facts.reason, message=facts.detail)
         case Cause.FUNCTION_DELETED:

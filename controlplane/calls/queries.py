@@ -135,6 +135,19 @@ SELECT DISTINCT attempt FROM (
 ) AS overdue
 """
 
+# Sessions served longest ago, and their first calls: whoever waits longest is among them, whatever the queue's length.
+_UNSERVED = """
+SELECT c.uid, c.org, c.project, c.name
+FROM (SELECT session FROM call_sessions WHERE function_uid = $1 ORDER BY last_turn LIMIT $3) AS s
+CROSS JOIN LATERAL (
+    SELECT * FROM calls
+    WHERE function_uid = $1 AND session = s.session AND state = 'queued' AND seq >= 0
+    ORDER BY priority, seq LIMIT $3
+) AS c
+WHERE CASE WHEN c.dispatches > 0 THEN c.updated_at ELSE c.created_at END < $2
+LIMIT $3
+"""
+
 _LAPSED = """
 SELECT uid, epoch, 'LeaseExpired' AS reason FROM attempts
 WHERE state = 'ready' AND last_claim_at < $1 ORDER BY last_claim_at LIMIT $2
@@ -238,6 +251,12 @@ class CallQueries:
             limit,
         )
         return [record["attempt"] for record in records]
+
+    async def unserved(self, function_uid: str, before: datetime, limit: int) -> list[CallRef]:
+        """Queued calls of a Function that have waited for a worker since before a time; for `EndUnserved`."""
+        return [
+            CallRef.from_record(record) for record in await self._database.fetch(_UNSERVED, function_uid, before, limit)
+        ]
 
     async def lapsed_attempts(self, now: datetime, lease_seconds: int, limit: int) -> list[AttemptRef]:
         """Ready workers that have not claimed for a lease; for `LoseAttempt`."""

@@ -7,6 +7,7 @@ again: the worker drains and is killed after a grace.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -14,10 +15,12 @@ from controlplane.calls.book import CallBook
 from controlplane.calls.decide import Cause
 from controlplane.calls.outcomes import CallRules, Outcome, conclude
 from controlplane.calls.rows import (
+    CALL_BY_UID,
     CLAIMANT,
     OPEN_CALLS,
     OPEN_CALLS_PER_READ,
     AttemptRow,
+    CallRef,
     CallRow,
     CallState,
     claimant_rows,
@@ -165,6 +168,38 @@ class FailCallsOfFunction:
             return
         outcome = self._outcome or Outcome(cause=Cause.FUNCTION_DELETED, ran_until=tx.now)
         conclude(tx, row, None, outcome, self._rules)
+
+
+class EndUnserved:
+    """Fails calls that have waited for a worker since before a time; the result is how many still did.
+
+    `queue_timeout` is what their Function says of it, for the message. Nothing ran, so nothing is charged.
+    """
+
+    def __init__(self, refs: Sequence[CallRef], before: datetime, queue_timeout: str, rules: CallRules) -> None:
+        self._refs = refs
+        self._before = before
+        self._queue_timeout = queue_timeout
+        self._rules = rules
+
+    def reads(self) -> Reads:
+        return Reads(keys=[ref.key for ref in self._refs], loads=[(CALL_BY_UID, ref.uid) for ref in self._refs])
+
+    def apply(self, tx: Tx) -> int:
+        book = CallBook.of(tx)
+        loaded = [CallRow.from_json(record) for ref in self._refs for record in tx.rows(CALL_BY_UID, ref.uid)]
+        unserved = [
+            row for row in book.see(loaded) if row.state is CallState.QUEUED and row.waiting_since < self._before
+        ]
+        outcome = Outcome(
+            cause=Cause.UNSERVED,
+            ran_until=None,
+            detail=f"no worker took the call within {self._queue_timeout}, the `placement.queueTimeout` of its "
+            "Function: see the Function's status for what keeps it from having more workers, or raise the timeout",
+        )
+        for row in unserved:
+            conclude(tx, row, None, outcome, self._rules)
+        return len(unserved)
 
 
 class ForgetFunction:

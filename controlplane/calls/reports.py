@@ -31,6 +31,8 @@ Json = TypeVar("Json", list[Any], int, bool)
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _BLOB = re.compile(r"sha256:[0-9a-f]{64}")
 _ENCODINGS = ("Pickle", "JSON")
+# The SDK's worker reports what its own (de)serialisation raises as if the function had; only these frames tell.
+_SERIALIZING = re.compile(r'File "[^"\n]*/nodus/_serialize\.py", line \d+, in (?:encode_result|decode_call)\n')
 _RECORD_BYTES_MAX = 1_024
 """A completion record without its payload, and its call's place in `running`."""
 _RECORD_VALUES_MAX = 16
@@ -241,7 +243,9 @@ def _report(record: dict[str, Any], limits: ReportLimits) -> Report | None:
         case "Succeeded":
             return _success(call, record.get("result"), limits)
         case "RemoteError":
-            return Report(call=call, cause=Cause.RAISED, error=_error(record.get("error")))
+            error = _error(record.get("error"))
+            unserializable = _SERIALIZING.search(error.get("traceback", ""))
+            return Report(call=call, cause=Cause.UNSERIALIZABLE if unserializable else Cause.RAISED, error=error)
         case "DeadlineExceeded":
             return Report(call=call, cause=Cause.DEADLINE)
         case "Cancelled":

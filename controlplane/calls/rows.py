@@ -89,6 +89,12 @@ class CallRow:
         """Whether a cancel was asked for while it ran."""
         return self.cancel_requested_at is not None
 
+    @property
+    def waiting_since(self) -> datetime:
+        """When a queued call began to wait for a worker; a report of its workflow may move it for one that waits again.
+        `_UNSERVED` in `calls/queries.py` says the same."""
+        return self.updated_at if self.dispatches else self.created_at
+
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> CallRow:
         """The row from a query's record."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from datetime import UTC, datetime, timedelta
 
 from activities.attempts import AttemptActivities
 from activities.departures import attempt_input
@@ -20,6 +21,8 @@ from tests.fixtures.eventually import eventually
 from tests.fixtures.sweeping import Sweeping
 
 DAY = 86_400
+START = datetime(2026, 11, 29, 12, 0, 0, tzinfo=UTC)
+"""Where the clock of these tests stands at first."""
 
 
 async def test_a_worker_that_stops_claiming_is_killed_and_given_up_when_nobody_confirms_it(sweeping: Sweeping) -> None:
@@ -123,6 +126,41 @@ async def test_a_call_past_its_deadline_and_grace_ends_and_its_worker_is_condemn
     row = await calls.attempt(worker)
     assert (row["drain_reason"], row["has_workflow"]) == ("DeadlineExceeded", True)
     await sweeping.client.get_workflow_handle(attempt_workflow_id(row["uid"])).terminate()
+
+
+async def test_a_call_that_no_worker_takes_in_its_time_fails_for_want_of_capacity(sweeping: Sweeping) -> None:
+    calls = sweeping.calls
+    ready = {"type": "Ready", "status": "True", "reason": "ScaledToZero", "lastTransitionTime": format_time(START)}
+    patient = {"placement": {"queueTimeout": "600s"}}
+    for name, spec, conditions in (
+        ("bounded", patient, [ready]),
+        ("restarted", patient, [{**ready, "lastTransitionTime": format_time(START + timedelta(seconds=590))}]),
+        ("stopped", {**patient, "state": "Stopped"}, [{**ready, "status": "False", "reason": "Stopped"}]),
+        ("for-ever", {"placement": {"queueTimeout": "0s"}}, [ready]),
+    ):
+        function = await calls.function(name, **spec)
+        await calls.writer.write(
+            PutObject(Key("Function", ORG, PROJECT, name), {**function, "status": {"conditions": conditions}})
+        )
+    worker = await calls.worker("bounded", concurrency=2)
+    running, returned = await calls.create("r", "r", function="bounded")
+    await worker.take(2)
+    waiting = {name: (await calls.create(function=name))[0] for name in ("bounded", "restarted", "stopped", "for-ever")}
+    calls.clock.advance(300)
+    # The reply that gave it was lost; it waits again, from now on.
+    await worker.claim(take=0, running=[running])
+    calls.clock.advance(300)
+    await sweeping.sweeper.end_unserved_calls()
+    assert await calls.phase(waiting["bounded"]) == "Queued"
+    calls.clock.advance(1)
+    await sweeping.sweeper.end_unserved_calls()
+    status = await calls.status(waiting.pop("bounded"))
+    assert (status["phase"], status["reason"]) == ("Failed", "CapacityUnavailable")
+    assert "within 600s, the `placement.queueTimeout` of its Function" in status["message"]
+    assert status["costUSD"] == "0.00"
+    assert await calls.phase(running) == "Running"
+    for name in (returned, *waiting.values()):
+        assert await calls.phase(name) == "Queued"
 
 
 async def test_a_cancel_that_the_worker_ignores_ends_the_call_after_its_grace(sweeping: Sweeping) -> None:

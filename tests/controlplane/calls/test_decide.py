@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -31,6 +32,10 @@ def facts(cause: Cause, **rest: Any) -> Facts:
         (facts(Cause.LOST, fail_on_loss=True), "Failed", "RecoveryLimitExceeded"),
         (facts(Cause.BAD_RESULT, reason="ResultTooLarge", retries_max=9), "Failed", "ResultTooLarge"),
         (facts(Cause.FUNCTION_DELETED, retries_max=9), "Failed", "FunctionDeleted"),
+        (facts(Cause.UNSERIALIZABLE, retries_max=9), "Failed", "RemoteError"),
+        (facts(Cause.UNSERVED, retries_max=9, recoveries_max=9), "Failed", "CapacityUnavailable"),
+        (facts(Cause.LOST, unproven=True, fail_on_loss=True), "Failed", "RecoveryLimitExceeded"),
+        (facts(Cause.LOST, recoveries=4, excused=True, recoveries_max=3), "Failed", "RecoveryLimitExceeded"),
     ],
 )
 def test_what_cannot_go_on_ends(given_facts: Facts, phase: str, reason: str) -> None:
@@ -48,6 +53,11 @@ def test_a_cancel_that_was_asked_for_wins_over_every_outcome(cause: Cause) -> No
 def test_retries_and_recoveries_have_limits_of_their_own() -> None:
     assert isinstance(decide(facts(Cause.RAISED, retries=1, retries_max=2, recoveries=3, recoveries_max=3)), Retry)
     assert decide(facts(Cause.LOST, retries=2, retries_max=2, recoveries=2, recoveries_max=3)) == Recover()
+
+
+def test_a_loss_that_nobody_can_be_blamed_for_does_not_count_towards_the_limit() -> None:
+    assert decide(facts(Cause.LOST, unproven=True, recoveries=3, recoveries_max=3)) == Recover()
+    assert decide(facts(Cause.LOST, excused=True, recoveries=3, recoveries_max=3)) == Recover()
 
 
 def test_delays_grow_by_the_coefficient_up_to_the_cap() -> None:
@@ -86,11 +96,15 @@ def test_a_delay_is_bounded_and_the_same_each_time_it_is_asked_for(
 
 
 def test_calls_that_failed_together_do_not_return_together() -> None:
-    delays = {
+    delays = [
         retry_delay_seconds(Facts(call_uid=f"fnc_{n}", cause=Cause.RAISED, dispatch=1, jitter_fraction=0.1))
-        for n in range(100)
-    }
-    assert len(delays) == 100
+        for n in range(1_000)
+    ]
+    assert len(set(delays)) == 1_000
+    # They are spread over all of the tenth of a second that the jitter takes: 100 of them in each of its tenths.
+    in_each_tenth = Counter(int((delay - 0.9) * 100) for delay in delays)
+    assert set(in_each_tenth) == set(range(10))
+    assert max(in_each_tenth.values()) < 150
 
 
 def test_facts_of_a_newer_server_are_read_by_an_older_one() -> None:

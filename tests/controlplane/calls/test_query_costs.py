@@ -57,6 +57,8 @@ QUESTIONS = {
     "overdue calls": (queries._OVERDUE, f"{LATE}, {LATE}, 10", 20),
     "orphaned calls": (queries._ORPHANED, "10", 20),
     "silent workflows": (queries._SILENT, f"{LATE}, 10, '-infinity', ''", 20),
+    "unserved calls of one session": (queries._UNSERVED, f"'one', {LATE}, 100", 600),
+    "unserved calls of a thousand sessions": (queries._UNSERVED, "'many', '-infinity', 10", 600),
     "lapsed leases": (queries._LAPSED, f"{LATE}, 10", 20),
 }
 

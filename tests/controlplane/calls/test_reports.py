@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import pickle
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nodus import _serialize
 
 from controlplane.calls.decide import Cause
 from controlplane.calls.reports import ClaimBody, Redact, ReportLimits, parse_claim, prepare_reports
@@ -251,3 +255,32 @@ def test_counting_values_takes_no_more_than_linear_time(body: bytes) -> None:
     with pytest.raises(ApiError):
         parse_claim(body, LIMITS, 1)
     assert time.process_time() - began < 2
+
+
+def _raised_by(cause: Callable[[], object]) -> dict[str, str]:
+    """The record that the SDK's worker makes of what this raises."""
+    try:
+        cause()
+    except Exception as error:
+        return _serialize.error_record(error)
+    raise AssertionError("nothing was raised")
+
+
+@pytest.mark.parametrize(
+    ("cause", "expected"),
+    [
+        (lambda: _serialize.encode_result(threading.Lock()), Cause.UNSERIALIZABLE),
+        (lambda: _serialize.decode_call(b"no pickle"), Cause.UNSERIALIZABLE),
+        (lambda: _serialize.decode_call(pickle.dumps({"v": 99})), Cause.UNSERIALIZABLE),
+        (lambda: pickle.dumps(threading.Lock()), Cause.RAISED),
+        (lambda: int("x"), Cause.RAISED),
+    ],
+)
+def test_what_the_sdk_cannot_pickle_is_no_exception_of_the_function(
+    cause: Callable[[], object], expected: Cause
+) -> None:
+    record = {"call": "c", "outcome": "RemoteError", "error": _raised_by(cause)}
+    [report] = parsed(completed=[record]).completed
+    assert report.cause is expected
+    assert report.error is not None
+    assert report.error["traceback"]
