@@ -224,6 +224,7 @@ async def test_deleting_a_function_fails_its_calls_ends_its_workers_and_then_goe
     await eventually(lambda: _is_zero(world))
 
 
+@pytest.mark.case("C27")
 async def test_an_ephemeral_app_that_nobody_renews_is_deleted_with_what_it_owns(control_world: ControlWorld) -> None:
     world = control_world
     await world.create("App", "demo", {"ephemeral": True})

@@ -178,6 +178,7 @@ async def test_a_batch_that_makes_no_sense_is_refused(
     assert (answer.status_code, answer.json()["reason"]) == (status, reason), answer.text
 
 
+@pytest.mark.case("C33")
 async def test_a_body_above_its_limit_is_refused_before_it_is_read(project: ServedApi) -> None:
     await project.function()
     headers = {"Content-Type": "application/json"}

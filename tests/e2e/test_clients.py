@@ -129,6 +129,7 @@ async def test_kubectl_watches_a_call_through_its_phases(system: System) -> None
         system.nodus("delete", "app/slow")
 
 
+@pytest.mark.case("C27")
 async def test_a_client_that_vanishes_leaves_nothing_running(system: System) -> None:
     client = subprocess.Popen(
         ["nodus", "run", str(APPS / "forever" / "forever.py")],

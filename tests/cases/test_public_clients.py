@@ -1,0 +1,200 @@
+"""The quirks of the public SDK and worker, through the whole system."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+import sys
+from typing import Any
+
+import pytest
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.service import RPCError
+
+from tests.fixtures.eventually import eventually
+from tests.fixtures.system import APPS, System
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+
+@pytest.fixture(scope="module")
+def quirks(shared_system: System) -> System:
+    """The shared system with the App `quirks` deployed."""
+    shared_system.nodus("deploy", str(APPS / "quirks" / "quirks.py"))
+    return shared_system
+
+
+def call(system: System, name: str) -> dict[str, Any]:
+    """A FunctionCall as it is stored."""
+    with system.http() as client:
+        found: dict[str, Any] = client.get(f"/apis/nodus.dev/v1/namespaces/default/functioncalls/{name}").json()
+    return found
+
+
+RAISE = """
+import json, nodus
+fail = nodus.Function.from_name("quirks", "fail")
+calls = {how: fail.spawn(how) for how in %r}
+told = {}
+for how, call in calls.items():
+    try:
+        call.get(timeout=300)
+    except BaseException as error:
+        told[how] = [call.name, type(error).__name__, str(error)]
+print(json.dumps(told))
+"""
+
+RAISED = {
+    "http": "urllib.error.HTTPError",
+    "two": "quirks.TwoArgumentsError",
+    "absent": "only_here.Absent",
+    "timeout": "TimeoutError",
+    "cancelled": "asyncio.exceptions.CancelledError",
+    "lock": "quirks.LockedError",
+}
+"""What each of them is reported as, whatever the caller can make of it."""
+KILLERS = ("interrupt", "speechless")
+"""What ends the public worker itself: nobody is left to report the exception."""
+
+
+@pytest.mark.case("C35")
+def test_exceptions_that_are_hard_to_carry_keep_type_message_and_traceback(quirks: System) -> None:
+    hows = [*RAISED, "stop", *KILLERS, "http"]
+    told = json.loads(quirks.python(RAISE % hows, timeout=350))
+    statuses = {how: call(quirks, name)["status"] for how, (name, _, _) in told.items()}
+    for how, type_name in RAISED.items():
+        status = statuses[how]
+        assert (status["phase"], status["reason"]) == ("Failed", "RemoteError"), (how, status)
+        assert (status["error"]["type"], status["recoveries"]) == (type_name, 0), how
+        assert status["error"]["message"]
+        assert type_name.split(".")[-1] in status["error"]["traceback"]
+    # The worker's event loop refuses a StopIteration; before Python 3.12 it does so without telling the call.
+    stopped = "RemoteError" if sys.version_info >= (3, 12) else "DeadlineExceeded"
+    assert statuses["stop"]["reason"] == stopped
+    for how in KILLERS:
+        assert statuses[how]["reason"] == "RecoveryLimitExceeded", statuses[how]
+    assert told["two"][1] == "RemoteError"
+    assert "seven" in told["two"][2]
+
+
+CHAIN = """
+import nodus, traceback
+try:
+    nodus.Function.from_name("quirks", "chain").remote()
+except nodus.errors.RemoteError as error:
+    traceback.print_exception(error, file=__import__("sys").stdout)
+"""
+
+
+@pytest.mark.case("C36")
+def test_cause_and_traceback_reach_a_caller_that_cannot_import_the_exception(quirks: System) -> None:
+    told = quirks.python(CHAIN)
+    assert "KeyError: 'the cause'" in told
+    assert "only_here.Absent: the effect" in told
+    assert "direct cause" in told
+    assert told.count("in chain") == 2
+
+
+STAMPS = """
+import json, nodus
+stamp = nodus.Function.from_name("quirks", "stamp")
+print(json.dumps(list(stamp.map([0.05] * %d))))
+"""
+
+
+@pytest.mark.case("C44")
+def test_a_worker_that_became_free_begins_the_next_call_at_once(quirks: System, full: bool) -> None:
+    stamps = sorted(json.loads(quirks.python(STAMPS % (200 if full else 50), timeout=300)))
+    gaps = [begin - end for (_, end), (begin, _) in itertools.pairwise(stamps)]
+    # A poll of any kind would cost the median; the tail is that of a machine that many tests share.
+    assert statistics.median(gaps) < 0.4
+    if full:
+        assert statistics.quantiles(gaps, n=20)[-1] < 0.1
+
+
+MAPS = """
+import json, time, threading, nodus
+echo = nodus.Function.from_name("quirks", "echo")
+echo.remote(0)
+told = {"sizes": {}}
+for size in %r:
+    began = time.monotonic()
+    right = list(echo.map(range(size))) == list(range(size))
+    told["sizes"][size] = [right, time.monotonic() - began]
+
+def broken():
+    yield from range(5)
+    raise LookupError("at five")
+
+try:
+    list(echo.map(broken()))
+except LookupError as error:
+    told["broken"] = str(error)
+
+both = {}
+threads = [threading.Thread(target=lambda n=n: both.setdefault(n, list(echo.map(range(n, n + 40))))) for n in (0, 100)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join(200)
+told["both"] = both == {n: list(range(n, n + 40)) for n in (0, 100)}
+print(json.dumps(told))
+"""
+BATCH = 1_000
+"""Calls that the SDK creates with one request."""
+
+
+@pytest.mark.case("C30")
+def test_maps_of_every_size_end(quirks: System, full: bool) -> None:
+    sizes = [0, 1, BATCH - 1, BATCH, BATCH + 1, 2 * BATCH + 1] if full else [0, 1, BATCH + 1]
+    told = json.loads(quirks.python(MAPS % sizes, timeout=1_500 if full else 350))
+    assert {int(size): right for size, (right, _) in told["sizes"].items()} == dict.fromkeys(sizes, True)
+    assert told["sizes"]["0"][1] < 1
+    assert (told["broken"], told["both"]) == ("at five", True)
+
+
+@pytest.mark.case("C30")
+def test_a_map_inside_a_call_ends(quirks: System) -> None:
+    program = "import nodus; print(nodus.Function.from_name('quirks', 'nested').remote(5))"
+    assert quirks.python(program).strip() == "[0, 1, 2, 3, 4]"
+
+
+SIZES = """
+import hashlib, json, time, nodus
+echo = nodus.Function.from_name("quirks", "echo")
+told = {}
+for size in %r:
+    began = time.monotonic()
+    value = bytes(range(256)) * (size // 256) + b"x" * (size %% 256)
+    call = echo.spawn(value)
+    told[size] = [call.get(timeout=120) == value, time.monotonic() - began, call.name]
+print(json.dumps(told))
+"""
+KIB, MIB = 1 << 10, 1 << 20
+
+
+@pytest.mark.case("C33")
+async def test_payloads_of_every_size_arrive_and_none_enters_the_engine(quirks: System, full: bool) -> None:
+    borders = [64 * KIB, 2 * MIB] if not full else [64 * KIB, 256 * KIB, 2 * MIB, 4 * MIB]
+    sizes = [0, *(border + step for border in borders for step in (-1, 0, 1)), *([100 * MIB] if full else [])]
+    told = json.loads(quirks.python(SIZES % sizes, timeout=350))
+    for size, (right, seconds, _) in told.items():
+        assert right, size
+        assert seconds < 30, size
+    uids = [call(quirks, name)["metadata"]["uid"] for _, _, name in told.values()]
+    for uid in uids:
+        history = await eventually(lambda uid=uid: engine_history(quirks, uid), within=60)  # type: ignore[misc]
+        assert len(history) < 16 * KIB
+
+
+async def engine_history(system: System, uid: str) -> str:
+    """All that the engine keeps of a call, once its workflow has ended."""
+    client = await Client.connect(f"127.0.0.1:{system.ports['temporal']}")
+    handle = client.get_workflow_handle(f"call/{uid}")
+    try:
+        if (await handle.describe()).status is not WorkflowExecutionStatus.COMPLETED:
+            return ""
+        return (await handle.fetch_history()).to_json()
+    except RPCError:
+        return ""  # its workflow has not been started yet
