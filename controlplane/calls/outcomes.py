@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
@@ -153,10 +153,18 @@ def _charged(book: CallBook, row: CallRow, outcome: Outcome, rules: CallRules) -
         return row
     charge = 0
     if outcome.ran_until is not None:
-        seconds = worker_seconds(row.started_at, outcome.ran_until)
+        seconds = worker_seconds(row.started_at, _within_time(row, outcome.ran_until, rules))
         charge = call_charge_micro_usd(seconds, rules.rate_micro_usd_per_hour, row.concurrency or 1)
     book.charge(row, charge)
     return replace(row, charge_micro_usd=row.charge_micro_usd + charge)
+
+
+def _within_time(row: CallRow, ran_until: datetime, rules: CallRules) -> datetime:
+    """No call is charged for longer than it may run: what comes after its deadline and the grace is our own delay, or a
+    clock that was set."""
+    if row.deadline is None:
+        return ran_until
+    return min(ran_until, row.deadline + timedelta(seconds=rules.deadline_grace_seconds))
 
 
 def _leave_to_workflow(

@@ -75,8 +75,6 @@ class LoseAttempt:
         ran_until = self._ended_at
         if ran_until is None and attempt.last_claim_at is not None and attempt.last_claim_at > row.started_at:
             ran_until = attempt.last_claim_at
-        if ran_until is not None:
-            ran_until = _within_time(row, ran_until, self._rules)
         outcome = Outcome(
             cause=Cause.LOST, ran_until=ran_until, detail=loss.how, suspicious=loss.suspicious, beside=beside
         )
@@ -133,8 +131,7 @@ class EndOverdue:
     def _end(self, tx: Tx, *, uid: str, attempt: AttemptRow, cause: Cause) -> None:
         row = _running(tx, uid, attempt)
         if row is not None:
-            ran_until = _within_time(row, tx.now, self._rules)
-            conclude(tx, row, None, Outcome(cause=cause, ran_until=ran_until), self._rules)
+            conclude(tx, row, None, Outcome(cause=cause, ran_until=tx.now), self._rules)
 
 
 class FailCallsOfFunction:
@@ -214,13 +211,6 @@ class ForgetFunction:
     def apply(self, tx: Tx) -> None:
         tx.execute("DELETE FROM call_sessions WHERE function_uid = $1", (self._function_uid,))
         tx.execute("DELETE FROM function_load WHERE function_uid = $1", (self._function_uid,))
-
-
-def _within_time(row: CallRow, ran_until: datetime, rules: CallRules) -> datetime:
-    """No call is charged for longer than it may run: what comes after its deadline and the grace is our own delay."""
-    if row.deadline is None:
-        return ran_until
-    return min(ran_until, row.deadline + timedelta(seconds=rules.deadline_grace_seconds))
 
 
 def _running(tx: Tx, uid: str, attempt: AttemptRow) -> CallRow | None:
