@@ -111,6 +111,9 @@ class Settings(BaseSettings):
     cancel_grace_seconds: int = Field(default=30, description="A body that goes on after a cancel is killed then.")
     call_retention_days: int = Field(default=7, description="Finished calls are kept this long; the protocol's.")
     app_expiry_seconds: int = Field(default=120, description="An ephemeral App not renewed for this long is deleted.")
+    call_dispatches_kept_max: int = Field(
+        default=100, description="Newest dispatches kept of a call; retries and recoveries allow 43 of them."
+    )
     error_message_bytes_max: int = Field(default=4_096, description="Stored exception message; longer ones are cut.")
     error_traceback_bytes_max: int = Field(default=65_536, description="Stored traceback; longer ones are cut.")
     engine_lag_seconds_max: int = Field(
@@ -119,6 +122,15 @@ class Settings(BaseSettings):
     engine_lag_calls_max: int = Field(default=2_000, description="Calls without a workflow (lag budget).")
     workflow_starts_in_flight_max: int = Field(
         default=8, description="Workflows on their way to their calls; a few saturate two cores, more only queue there."
+    )
+    engine_answer_seconds_max: float = Field(
+        default=5.0, description="What the engine has not begun after this long is said to wait for it."
+    )
+    wait_calls_counted_max: int = Field(
+        default=1_000, description="Calls that `/wait` counts before one; a longer queue is told as more than this."
+    )
+    wait_sessions_counted_max: int = Field(
+        default=250, description="Sessions that `/wait` looks at; each costs an index probe or two."
     )
     worker_rate_usd_per_hour: str = Field(
         default="0.036", description="Price of one worker in USD an hour, a decimal string: 10 micro-USD a second."

@@ -14,12 +14,14 @@ from starlette.types import ASGIApp
 
 from api.app import create_app
 from api.blobs import BlobRoutes
+from api.calls import CallRoutes
 from api.claims import ClaimsRoute
 from api.deps import Deps, SubresourceHandler
 from api.logs import LogRoutes
 from api.node import NodeRoutes
 from api.streams import Streams
 from controlplane.calls.dispatcher import Dispatcher
+from controlplane.calls.inspection import CallInspector
 from controlplane.capacity.leases import AttemptLeases
 from controlplane.identity.authenticator import Authenticator
 from controlplane.identity.tokens import TokenHasher
@@ -75,6 +77,7 @@ def _deps(core: Core) -> Deps:
     authenticate = Authenticator(core.database, core.settings, core.clock)
     stopping = asyncio.Event()
     streams = Streams(authenticate.look_again, stopping)
+    inspector = CallInspector(core.database, core.cache, core.settings, core.clock)
     logs = LogRoutes(reader, streams, core.settings)
     return Deps(
         settings=core.settings,
@@ -86,7 +89,11 @@ def _deps(core: Core) -> Deps:
         watches=Watches(core.database, core.feed, core.settings),
         authenticate=authenticate,
         streams=streams,
-        subresources={("functions", "claims", "POST"): _claims(core), **logs.subresources()},
+        subresources={
+            ("functions", "claims", "POST"): _claims(core),
+            **logs.subresources(),
+            **CallRoutes(inspector, core.resources.admission.require_project).subresources(),
+        },
         routes=[
             *BlobRoutes(core.blobs, core.resources.admission.require_project, core.settings).routes(),
             *_node_routes(core, news).routes(),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from controlplane.calls.history import DispatchHistory
 from controlplane.calls.looks import Unwritten
 from controlplane.calls.rows import PENDING_STATES, AttemptRow, CallRow, CallState
 from controlplane.calls.wants import Want
@@ -46,6 +47,7 @@ class CallBook:
         self._closed: set[tuple[str, str]] = set()
         self._charges: dict[str, tuple[CallRow, int]] = {}
         self._empty_queues: set[str] = set()
+        self.history = DispatchHistory()
         self.deferred: list[Deferred] = []
         self.claimable: set[str] = set()
         """Uids of Functions that gained a claimable call in this batch."""
@@ -173,6 +175,8 @@ class CallBook:
         for part, rows in self._take().items():
             for row in rows:
                 tx.join(part, row)
+        for part, ended in self.history.take():
+            tx.join(part, ended)
 
     def _take(self) -> dict[str, list[Json]]:
         """What is unwritten, as rows of the parts of one statement; it counts as written now."""

@@ -16,6 +16,7 @@ from functools import partial
 from controlplane.calls import transitions
 from controlplane.calls.book import CallBook
 from controlplane.calls.decide import Cause
+from controlplane.calls.history import UNDELIVERED
 from controlplane.calls.outcomes import CallRules, Outcome, conclude, present_document
 from controlplane.calls.reports import ClaimBody, Report
 from controlplane.calls.rows import CLAIMANT, PRIORITY_REOFFERED, AttemptRow, CallRow, CallState, claimant_rows
@@ -120,6 +121,16 @@ class ClaimMutation:
         if document is None or row.cancel_requested:
             conclude(tx, row, None, Outcome(cause=Cause.CANCELLED, ran_until=None), self._rules)
             return
+        book.history.ended(
+            row,
+            tx.now,
+            cause=UNDELIVERED,
+            followed=None,
+            reported=False,
+            told="",
+            charge_micro_usd=0,
+            kept_max=self._rules.dispatches_kept_max,
+        )
         stored = tx.put(row.key, transitions.returned_to_queue(document, tx.now))
         back = replace(row, state=CallState.QUEUED, priority=PRIORITY_REOFFERED, deadline=None, started_at=None)
         book.queue(back, turn=int(stored["metadata"]["resourceVersion"]))
@@ -157,6 +168,7 @@ def _outcome(report: Report, row: CallRow, tx: Tx, rules: CallRules) -> Outcome:
         error=report.error,
         reason=report.reason,
         detail=report.detail,
+        reported=True,
     )
 
 
@@ -164,7 +176,7 @@ def _raised(tx: Tx, type_name: str) -> Outcome:
     """An exception of the function whose text the worker did not pass on."""
     message = "raised by the function; the worker reports neither its message nor its traceback"
     error = {"type": type_name, "message": message, "traceback": f"{type_name}: {message}\n"}
-    return Outcome(cause=Cause.RAISED, ran_until=tx.now, error=error)
+    return Outcome(cause=Cause.RAISED, ran_until=tx.now, error=error, reported=True)
 
 
 def _mark_running(tx: Tx, *, key: Key) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from controlplane.calls import transitions
 from controlplane.calls.book import CallBook
 from controlplane.calls.decide import Facts, Finish
+from controlplane.calls.history import Followed
 from controlplane.calls.outcomes import end_call, present_document
 from controlplane.calls.rows import (
     CALL_BY_UID,
@@ -105,6 +106,7 @@ class AttachWorkflow:
         return None
 
     def _offer(self, tx: Tx, row: CallRow, document: Document) -> CallRow:
+        CallBook.of(tx).history.applied(row, tx.now)
         stored = tx.put(row.key, transitions.offered(document, tx.now, alone=row.suspect))
         offered = replace(row, state=CallState.QUEUED, priority=PRIORITY_REOFFERED, outcome=None, has_workflow=True)
         CallBook.of(tx).queue(offered, turn=int(stored["metadata"]["resourceVersion"]))
@@ -130,6 +132,7 @@ class FinishCall:
         if row is None:
             return _ended_without_row(tx, self._ref).ended
         if row.state in PENDING_STATES and row.dispatches == self._dispatch:
+            CallBook.of(tx).history.applied(row, tx.now, Followed.FINISH)
             end_call(tx, row, present_document(tx, row), Ending(finish=self._finish))
             CallBook.of(tx).remove(row)
             return Ended(phase=self._finish.phase, reason=self._finish.reason)

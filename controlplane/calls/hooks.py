@@ -97,6 +97,7 @@ class FunctionCallHooks(PlainHooks):
 
     def removed(self, tx: Tx, key: Key, document: Document) -> None:
         """The object is gone; a row stays only for a workflow that must still learn of the end."""
+        CallBook.of(tx).history.forget(document["metadata"]["uid"])
         row = _row(tx, document, tx.rows(CALL_BY_KEY, key_argument(key)))
         if row is None:
             return

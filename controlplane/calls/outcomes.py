@@ -37,6 +37,7 @@ class CallRules:
     deadline_early_seconds: float
     deadline_grace_seconds: int
     cancel_grace_seconds: int
+    dispatches_kept_max: int
 
     @classmethod
     def from_settings(cls, settings: Settings) -> CallRules:
@@ -47,13 +48,15 @@ class CallRules:
             deadline_early_seconds=settings.deadline_early_seconds,
             deadline_grace_seconds=settings.deadline_grace_seconds,
             cancel_grace_seconds=settings.cancel_grace_seconds,
+            dispatches_kept_max=settings.call_dispatches_kept_max,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """What became of one dispatch. `ran_until` ends the time that is charged; None when there is no sign that it
-    ran. A loss is `suspicious` when the call may have ended its worker; `beside` are the calls it shared it with."""
+    ran. A loss is `suspicious` when the call may have ended its worker; `beside` are the calls it shared it with.
+    `reported` tells whether the worker itself said so."""
 
     cause: Cause
     ran_until: datetime | None
@@ -63,6 +66,7 @@ class Outcome:
     detail: str = ""
     suspicious: bool = False
     beside: int = 0
+    reported: bool = False
 
 
 def conclude(tx: Tx, row: CallRow, function: Document | None, outcome: Outcome, rules: CallRules) -> Decision:
@@ -71,10 +75,22 @@ def conclude(tx: Tx, row: CallRow, function: Document | None, outcome: Outcome, 
     `function` is its Function if that still exists; only causes that can continue a call read it. The call's object
     must be loaded. A call that does not run is not charged.
     """
-    row = _charged(CallBook.of(tx), row, outcome, rules)
+    charged = _charged(CallBook.of(tx), row, outcome, rules)
+    charge, row = charged.charge_micro_usd - row.charge_micro_usd, charged
     facts = facts_of(row, function, outcome, rules)
     decision = decide(facts)
     document = present_document(tx, row)
+    if document is not None and row.state is CallState.RUNNING:
+        CallBook.of(tx).history.ended(
+            row,
+            tx.now,
+            cause=outcome.cause,
+            followed=decision,
+            reported=outcome.reported,
+            told=transitions.described(outcome.error) if outcome.error else outcome.detail,
+            charge_micro_usd=charge,
+            kept_max=rules.dispatches_kept_max,
+        )
     match decision:
         case Finish():
             end_call(tx, row, document, Ending(finish=decision, result=outcome.result, error=outcome.error))
@@ -123,6 +139,8 @@ def end_call(tx: Tx, row: CallRow, document: Document | None, ending: Ending) ->
         # Put first: whoever watches a call that goes away sees how it ended.
         stored = tx.put(row.key, without_finalizer(ended, CALL))
         removed = is_deleting(stored) and settle(tx, row.key, stored) is None
+        if removed:
+            book.history.forget(row.uid)
     close_row(book, row, ending.finish, removed=removed)
 
 

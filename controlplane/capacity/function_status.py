@@ -18,6 +18,8 @@ from controlplane.machinery.kind import Document
 from controlplane.machinery.quantities import format_duration, format_money
 from controlplane.store.contract import Key, Reads, Tx
 
+NO_ROOM_MESSAGE = "waiting for room on a host"
+
 SHORTEST_SECONDS = 0.01
 """Nothing quicker is told as an estimate: a client reads it as the time a person waits."""
 
@@ -124,7 +126,7 @@ def _phase(function: Document, seen: Observation) -> tuple[str, str, str]:
 def _waiting(seen: Observation, message: str) -> str:
     if seen.start_failures:
         return f"the last start failed: {seen.failure_message}" if seen.failure_message else "the last start failed"
-    return "waiting for room on a host" if seen.lacks_room else message
+    return NO_ROOM_MESSAGE if seen.lacks_room else message
 
 
 def _ready_condition(function: Document, seen: Observation, generation: int) -> Condition:

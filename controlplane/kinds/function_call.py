@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, StringConstraints
 
 from controlplane.clock import format_time, parse_time
 from controlplane.errors import ApiError, Cause, Reason, invalid
+from controlplane.kinds.call_views import FunctionCallTimelineStatus, FunctionCallWaitStatus
 from controlplane.kinds.money import Estimate
 from controlplane.kinds.payload import Payload
 from controlplane.kinds.references import ObjectName, digest_of
@@ -259,7 +260,23 @@ FUNCTION_CALL = Kind(
         "spec.timeout",
     ),
     owners_from_first_apply=True,
-    subresources=(Subresource("log", ("get",), "What its worker printed while it ran the call."),),
+    subresources=(
+        Subresource("log", ("get",), "What its worker printed while it ran the call."),
+        Subresource(
+            "timeline",
+            ("get",),
+            "The story of the call: every dispatch, what was decided of it, and the time between.",
+            kind="FunctionCallTimeline",
+            status=FunctionCallTimelineStatus,
+        ),
+        Subresource(
+            "wait",
+            ("get",),
+            "Why the call waits now, and what has to happen before it runs.",
+            kind="FunctionCallWait",
+            status=FunctionCallWaitStatus,
+        ),
+    ),
     is_settling=_just_begun,
     strategy=FunctionCallStrategy(),
     deleting_phase="",

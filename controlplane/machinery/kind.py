@@ -118,6 +118,8 @@ class Subresource:
     """Of `kind`; empty means the group of the object's kind."""
     scope: str = ""
     """The scope that its route asks for; empty means the read or write scope of the object's kind."""
+    status: type[ApiModel] | None = None
+    """The model of the status of `kind`, when that is a kind of its own that is served only here."""
 
 
 _WRITABLE = ("get", "patch", "update")

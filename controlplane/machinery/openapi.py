@@ -159,7 +159,7 @@ def _body(verb: Verb, name: str) -> dict[str, Any] | None:
 
 def _subresource_operation(kind: Kind, subresource: Subresource, verb: str) -> dict[str, Any]:
     is_text = subresource.name == "log"
-    shown = f"{PREFIX}{kind.kind}" if not subresource.group else f"{META_PREFIX}{subresource.kind}"
+    shown = f"{META_PREFIX}{subresource.kind}" if subresource.group else f"{PREFIX}{subresource.kind or kind.kind}"
     schema: Schema = {"type": "string" if is_text else "object"}
     if verb in ("get", "update", "patch") and not is_text:
         schema = reference(shown)

@@ -19,6 +19,7 @@ from controlplane.machinery.kind import (
     SCALE_KIND,
     VERSION,
     Kind,
+    Subresource,
 )
 from controlplane.machinery.meta import OwnerReference
 from controlplane.machinery.model import LIST_MAP_KEYS, LIST_TYPE, ApiModel
@@ -36,6 +37,7 @@ def schemas(kinds: Iterable[Kind]) -> dict[str, Schema]:
     models: dict[type[ApiModel], None] = {OwnerReference: None}
     for kind in kinds:
         models.update(dict.fromkeys(model for model in (kind.spec, kind.status, kind.flat) if model is not None))
+        models.update(dict.fromkeys(view.status for view in kind.subresources if view.status is not None))
     _, generated = models_json_schema(
         [(model, "validation") for model in models], ref_template=f"{SCHEMA_REFERENCE}{PREFIX}{{model}}"
     )
@@ -44,6 +46,9 @@ def schemas(kinds: Iterable[Kind]) -> dict[str, Schema]:
     for kind in kinds:
         found[f"{PREFIX}{kind.kind}"] = _object_schema(kind, found)
         found[f"{PREFIX}{kind.list_kind}"] = _list_schema(kind)
+        found.update(
+            {f"{PREFIX}{view.kind}": _view_schema(view, view.status) for view in kind.subresources if view.status}
+        )
     return dict(sorted(found.items()))
 
 
@@ -82,6 +87,21 @@ def _object_schema(kind: Kind, found: dict[str, Schema]) -> Schema:
     if required:
         schema["required"] = required
     return schema
+
+
+def _view_schema(view: Subresource, status: type[ApiModel]) -> Schema:
+    """An object that is served only below another: it has the other's metadata and a status."""
+    return {
+        "type": "object",
+        "description": view.description,
+        "required": ["status"],
+        "properties": {
+            **_type_fields(view.kind),
+            "metadata": _described(f"{META_PREFIX}ObjectMeta", "That of the object it is about."),
+            "status": _described(f"{PREFIX}{status.__name__}", "What the server observed. Read only."),
+        },
+        "x-kubernetes-group-version-kind": [group_version_kind(view.kind)],
+    }
 
 
 def _list_schema(kind: Kind) -> Schema:

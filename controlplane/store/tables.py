@@ -16,6 +16,7 @@ from sqlalchemy import (
     Boolean,
     Column,
     DateTime,
+    Float,
     ForeignKey,
     Index,
     LargeBinary,
@@ -234,6 +235,30 @@ class CallRow(SQLModel, table=True):
     task_token: bytes | None = Field(sa_column=Column(LargeBinary))
     created_at: datetime = Field(sa_column=_time())
     updated_at: datetime = Field(sa_column=_time())
+
+
+class DispatchRow(SQLModel, table=True):
+    """One dispatch of a call that has ended, kept exactly as long as the call's object: its timeline."""
+
+    __tablename__ = "call_dispatches"
+
+    call_uid: str = Field(sa_column=Column(Text, primary_key=True))
+    number: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    org: str = Field(sa_column=_text())
+    project: str = Field(sa_column=_text())
+    attempt: str = Field(sa_column=_text())
+    epoch: int = Field(sa_column=_bigint())
+    call_created_at: datetime = Field(sa_column=_time())
+    started_at: datetime = Field(sa_column=_time())
+    cancel_requested_at: datetime | None = Field(sa_column=_time(nullable=True))
+    ended_at: datetime = Field(sa_column=_time())
+    cause: str = Field(sa_column=_text())
+    reported: bool = Field(sa_column=_flag())
+    told: str = Field(sa_column=_text())
+    charge_micro_usd: int = Field(sa_column=_bigint())
+    decision: str = Field(sa_column=_text())
+    delay_seconds: float | None = Field(sa_column=Column(Float))
+    applied_at: datetime | None = Field(sa_column=_time(nullable=True))
 
 
 class CallSessionRow(SQLModel, table=True):

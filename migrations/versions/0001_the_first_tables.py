@@ -66,6 +66,26 @@ def upgrade() -> None:
     sa.PrimaryKeyConstraint('org', 'project', 'digest')
     )
     op.create_index('blobs_idle', 'blobs', ['last_used_at'], unique=False)
+    op.create_table('call_dispatches',
+    sa.Column('call_uid', sa.Text(), nullable=False),
+    sa.Column('number', sa.BigInteger(), autoincrement=False, nullable=False),
+    sa.Column('org', sa.Text(), nullable=False),
+    sa.Column('project', sa.Text(), nullable=False),
+    sa.Column('attempt', sa.Text(), nullable=False),
+    sa.Column('epoch', sa.BigInteger(), nullable=False),
+    sa.Column('call_created_at', sa.DateTime(timezone=True), nullable=False),
+    sa.Column('started_at', sa.DateTime(timezone=True), nullable=False),
+    sa.Column('cancel_requested_at', sa.DateTime(timezone=True), nullable=True),
+    sa.Column('ended_at', sa.DateTime(timezone=True), nullable=False),
+    sa.Column('cause', sa.Text(), nullable=False),
+    sa.Column('reported', sa.Boolean(), server_default=sa.text('false'), nullable=False),
+    sa.Column('told', sa.Text(), nullable=False),
+    sa.Column('charge_micro_usd', sa.BigInteger(), nullable=False),
+    sa.Column('decision', sa.Text(), nullable=False),
+    sa.Column('delay_seconds', sa.Float(), nullable=True),
+    sa.Column('applied_at', sa.DateTime(timezone=True), nullable=True),
+    sa.PrimaryKeyConstraint('call_uid', 'number')
+    )
     op.create_table('call_sessions',
     sa.Column('function_uid', sa.Text(), nullable=False),
     sa.Column('session', sa.Text(), nullable=False),
@@ -277,6 +297,7 @@ def downgrade() -> None:
     op.drop_table('calls')
     op.drop_index('call_sessions_turn', table_name='call_sessions')
     op.drop_table('call_sessions')
+    op.drop_table('call_dispatches')
     op.drop_index('blobs_idle', table_name='blobs')
     op.drop_table('blobs')
     op.drop_index('attempt_secrets_version', table_name='attempt_secrets')

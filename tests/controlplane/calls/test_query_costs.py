@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from controlplane.calls import queries, rows, selection
+from controlplane.calls import inspection, queries, rows, selection
 from tests.fixtures.calls import Calls
 from tests.fixtures.query_costs import pages_read
 
@@ -60,6 +60,13 @@ QUESTIONS = {
     "unserved calls of one session": (queries._UNSERVED, f"'one', {LATE}, 100", 600),
     "unserved calls of a thousand sessions": (queries._UNSERVED, "'many', '-infinity', 10", 600),
     "lapsed leases": (queries._LAPSED, f"{LATE}, 10", 20),
+    "a call with its object": (inspection.CALL, "'acme', 'default', 'one1'", 20),
+    "dispatches of a call": (inspection.DISPATCHES, "'one1', 100", 20),
+    "the last dispatch of a call": (inspection.LAST_DISPATCH, "'one1'", 20),
+    "the first place of a queue": (inspection.PLACE, "'one', 's0', 1, 0, 250, 1001", 20),
+    "a place far behind in one session": (inspection.PLACE, "'one', 's0', 1, 40000, 250, 1001", 2_500),
+    "a place behind many sessions": (inspection.PLACE, "'many', 's900', 1, 1, 250, 1001", 2_500),
+    "workers of a function": (inspection.WORKERS, f"'one', {LATE}", 20),
 }
 
 

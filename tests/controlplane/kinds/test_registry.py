@@ -132,6 +132,13 @@ def test_what_outlives_its_delete_is_held_by_a_finalizer() -> None:
     assert held == {"Function": "nodus.dev/workers", "Project": "nodus.dev/contents"}
 
 
+def test_what_is_served_below_an_object_only_is_named_and_has_a_model() -> None:
+    views = [item for kind in KINDS.values() for item in kind.subresources if item.status is not None]
+    assert {item.kind for item in views} == {"FunctionCallWait", "FunctionCallTimeline"}
+    assert not {item.kind for item in views} & KINDS.keys()
+    assert {item.verbs for item in views} == {("get",)}
+
+
 def test_logs_are_served_where_something_prints() -> None:
     served = {kind.kind for kind in KINDS.values() for item in kind.subresources if item.name == "log"}
     assert served == {"App", "Function", "FunctionCall", "Attempt"}

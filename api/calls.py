@@ -1,0 +1,52 @@
+"""`GET …/functioncalls/{name}/wait` and `/timeline`: why a call waits, and what happened to it.
+
+Objects of their own that are made when they are asked for (`controlplane/calls/inspection.py`), served to whoever may
+read the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from api.deps import SubresourceHandler, Target
+from api.rendering import pretty
+from controlplane.calls.inspection import CallInspector
+from controlplane.errors import ApiError, Reason
+from controlplane.identity.principal import Principal
+from controlplane.identity.scopes import require_object
+from controlplane.kinds.function_call import FUNCTION_CALL
+from controlplane.machinery.kind import Document, Verb
+from controlplane.store.contract import Key
+
+RequireProject = Callable[[str, str], Awaitable[object]]
+"""NotFound unless the organisation has the project."""
+
+
+class CallRoutes:
+    """The handlers."""
+
+    def __init__(self, inspector: CallInspector, require_project: RequireProject) -> None:
+        self._require_project = require_project
+        self._views = {"wait": inspector.wait, "timeline": inspector.timeline}
+
+    def subresources(self) -> Mapping[tuple[str, str, str], SubresourceHandler]:
+        """What joins the generic routes."""
+        return {(FUNCTION_CALL.plural, name, "GET"): self.view for name in self._views}
+
+    async def view(self, request: Request, caller: Principal, target: Target) -> Response:
+        """One view of one call."""
+        if target.rest:
+            raise ApiError(Reason.NOT_FOUND, f"there is nothing below {target.kind.plural}/{target.subresource}")
+        require_object(caller, target.kind, Verb.GET, target.project, target.name)
+        await self._require_project(caller.org, target.project)
+        shown: Document = await self._views[target.subresource](
+            Key(target.kind.kind, caller.org, target.project, target.name)
+        )
+        body = orjson.dumps(shown)
+        if request.query_params.get("pretty", "").lower() in ("true", "1"):
+            body = pretty(body)
+        return Response(body, media_type="application/json")
