@@ -20,6 +20,7 @@ from activities.departures import Departures, attempt_input
 from activities.engine import Engine, EngineUnavailableError
 from activities.farewell import Farewell
 from activities.pool_memory import PoolMemory
+from activities.queue_explainer import QueueExplainer
 from controlplane.calls.outcomes import CallRules, duration_seconds
 from controlplane.calls.queries import CallQueries, FunctionLoad
 from controlplane.calls.reports import Redactor
@@ -80,6 +81,7 @@ class Autoscaler:
         engine: Engine,
         departures: Departures,
         farewell: Farewell,
+        explainer: QueueExplainer,
         redactor: Redactor,
         settings: Settings,
         clock: Clock,
@@ -89,6 +91,7 @@ class Autoscaler:
         self._engine = engine
         self._departures = departures
         self._farewell = farewell
+        self._explainer = explainer
         self._redactor = redactor
         self._settings = settings
         self._clock = clock
@@ -319,6 +322,9 @@ class Autoscaler:
             await self._writer.write(WriteFunctionStatus(look.key, look.uid, memory.seen))
         elif memory.seen != memory.written:
             self._mark(look.key, next_write_at)
+        explain_at = await self._explainer.explain(look.document, memory.seen, look.workers)
+        if explain_at is not None:
+            self._mark(look.key, explain_at)
         if told.again_at is not None:
             self._mark(look.key, at + (told.again_at - self._clock.now()).total_seconds())
         if not started and not told.drain:

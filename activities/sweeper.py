@@ -18,6 +18,7 @@ import structlog
 from activities.attempts import AttemptActivities
 from activities.departures import Departures
 from activities.engine import Engine, EngineUnavailableError
+from activities.queue_explainer import QueueExplainer
 from activities.retention import Retention
 from activities.run_call_contract import CallReference
 from activities.run_worker_contract import NODE_LOST, PLATFORM_AWAY
@@ -75,6 +76,7 @@ class Sweeper:
         departures: Departures,
         attempts: AttemptActivities,
         retention: Retention,
+        explainer: QueueExplainer,
         settings: Settings,
         clock: Clock,
     ) -> None:
@@ -101,6 +103,7 @@ class Sweeper:
             Chore("end stuck workers", 1.0, self.end_stuck_workers),
             Chore("expire apps", 5.0, self.expire_apps),
             Chore("wake silent workflows", 10.0, self.wake_silent_workflows),
+            Chore("explain late decisions", 5.0, explainer.explain_late_decisions),
             Chore("collect garbage", 30.0, self.collect_garbage),
             *(Chore(f"forget {name}", every, do) for name, every, do in retention.chores),
         )

@@ -126,6 +126,21 @@ class Settings(BaseSettings):
     engine_answer_seconds_max: float = Field(
         default=5.0, description="What the engine has not begun after this long is said to wait for it."
     )
+    wait_message_settle_seconds: float = Field(
+        default=1.0, description="A reason to wait must last this long before calls are told of it."
+    )
+    wait_message_seconds: float = Field(
+        default=5.0, description="Between two looks at what the calls at the head of one queue say."
+    )
+    wait_message_sessions_max: int = Field(
+        default=16, description="Sessions of a queue whose first calls are told why they wait; each costs a probe."
+    )
+    wait_message_calls_max: int = Field(
+        default=4, description="Calls of each such session that are told; those behind are told when they come forward."
+    )
+    wait_message_late_calls_max: int = Field(
+        default=64, description="Calls told at once that the engine does not answer; each is a write."
+    )
     wait_calls_counted_max: int = Field(
         default=1_000, description="Calls that `/wait` counts before one; a longer queue is told as more than this."
     )

@@ -29,6 +29,7 @@ from activities.departures import Departures
 from activities.engine import Engine, EngineUnavailableError
 from activities.farewell import Farewell
 from activities.incarnation import EngineKeeper
+from activities.queue_explainer import QueueExplainer
 from activities.retention import Retention
 from activities.run_call_contract import CONTROL_TASK_QUEUE
 from activities.starter import AttachBoard, Starter
@@ -135,6 +136,7 @@ class Control:
         starter = Starter(
             database=database, writer=writer, feed=feed, engine=engine, board=board, settings=settings, clock=clock
         )
+        explainer = QueueExplainer(database, writer, settings, clock)
         autoscaler = Autoscaler(
             database=database,
             writer=writer,
@@ -143,6 +145,7 @@ class Control:
             engine=engine,
             departures=departures,
             farewell=Farewell(writer, deleter, rules),
+            explainer=explainer,
             redactor=core.secrets.redactor,
             settings=settings,
             clock=clock,
@@ -159,6 +162,7 @@ class Control:
             departures=departures,
             attempts=attempts,
             retention=retention,
+            explainer=explainer,
             settings=settings,
             clock=clock,
         )

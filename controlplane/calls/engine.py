@@ -27,6 +27,7 @@ from controlplane.calls.rows import (
     CallState,
 )
 from controlplane.calls.transitions import Ending
+from controlplane.calls.waits import WaitReason
 from controlplane.store.contract import Document, Reads, Tx
 
 
@@ -91,6 +92,7 @@ class AttachWorkflow:
             return CallOutcome.from_json(row.outcome or {})
         if row.state in PENDING_STATES:
             if row.dispatches != self._offer_after:
+                _note_answer(tx, row)
                 book.save(replace(row, state=CallState.WAITING, has_workflow=True, task_token=None))
                 return CallOutcome.from_json(row.outcome or {})
             document = present_document(tx, row)
@@ -210,6 +212,18 @@ class ForgetEngine:
 def _row(tx: Tx, ref: CallRef) -> CallRow | None:
     records = tx.rows(CALL_BY_UID, ref.uid)
     return CallBook.of(tx).present(ref.uid, CallRow.from_json(records[0]) if records else None)
+
+
+def _note_answer(tx: Tx, row: CallRow) -> None:
+    """A call that said it waits for the engine (`activities/queue_explainer.py`) does not say so any longer."""
+    document = present_document(tx, row)
+    if document is None or transitions.scheduled_reason(document) != WaitReason.ENGINE_UNAVAILABLE:
+        return
+    if transitions.phase_of(document) is transitions.Phase.RECOVERING:
+        reason, message = WaitReason.RECOVERING, f"recovery {row.recoveries} is being scheduled"
+    else:
+        reason, message = WaitReason.RETRY_SCHEDULED, f"retry {row.retries} is being scheduled"
+    tx.put(row.key, transitions.waiting(document, tx.now, reason, message))
 
 
 def _ended_without_row(tx: Tx, ref: CallRef) -> CallOutcome:

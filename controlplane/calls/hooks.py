@@ -17,6 +17,7 @@ from controlplane.calls.decide import Finish
 from controlplane.calls.outcomes import close_row
 from controlplane.calls.rows import CALL_BY_KEY, CALL_BY_UID, PRIORITY_NEW, CallRow, CallState, key_argument
 from controlplane.calls.transitions import Ending, Phase
+from controlplane.calls.waits import WaitReason, pool_of, queue_reason, stored_message
 from controlplane.errors import ApiError, Reason
 from controlplane.store.contract import Document, Key, Reads, Tx
 from controlplane.store.finalizers import CALL, is_deleting, with_finalizer
@@ -43,7 +44,11 @@ class FunctionCallHooks(PlainHooks):
             )
         if document["spec"].get("state") == "Cancelled":
             return transitions.ended(document, tx.now, Ending(finish=_CANCELLED), cost_micro_usd=0)
-        return document
+        pool = pool_of(function)
+        reason = queue_reason(pool)
+        if reason is WaitReason.QUEUED:
+            return document  # which says so already; nearly all calls of a busy Function come here
+        return transitions.waiting(document, tx.now, reason, stored_message(reason, pool))
 
     def created(self, tx: Tx, key: Key, document: Document) -> None:
         if transitions.is_terminal(document):

@@ -19,6 +19,7 @@ from controlplane.calls.book import CallBook
 from controlplane.calls.decide import Cause, Decision, Facts, Finish, Recover, Retry, decide
 from controlplane.calls.rows import CallRow, CallState
 from controlplane.calls.transitions import Ending
+from controlplane.clock import format_time
 from controlplane.ledger.pricing import call_charge_micro_usd, worker_seconds
 from controlplane.machinery.quantities import parse_duration, parse_money
 from controlplane.settings import Settings
@@ -192,7 +193,11 @@ def _leave_to_workflow(
     if isinstance(decision, Retry):
         row = replace(row, retries=row.retries + 1)
         raised = transitions.described(outcome.error) if outcome.error else "the function raised"
-        message = f"retry {row.retries} of {facts.retries_max} follows in {decision.delay_seconds:.1f} s after {raised}"
+        delay_seconds = decision.delay_seconds
+        due = format_time(tx.now + timedelta(seconds=delay_seconds))
+        message = (
+            f"retry {row.retries} of {facts.retries_max} follows in {delay_seconds:.1f} s, at {due}, after {raised}"
+        )
         changed = transitions.retry_scheduled(
             document, tx.now, retries=row.retries, message=message, cost_micro_usd=row.charge_micro_usd
         )

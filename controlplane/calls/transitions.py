@@ -61,6 +61,12 @@ def phase_of(document: Document) -> Phase:
     return Phase(document["status"]["phase"])
 
 
+def scheduled_reason(document: Document) -> str:
+    """The reason of its condition Scheduled, "" without one."""
+    found = (each["reason"] for each in document["status"].get("conditions", ()) if each["type"] == "Scheduled")
+    return next(found, "")
+
+
 def is_terminal(document: Document) -> bool:
     """Whether the call has ended; nothing changes its status any more."""
     return phase_of(document) in TERMINAL
@@ -100,6 +106,13 @@ def offered(document: Document, now: datetime, *, alone: bool) -> Document:
     else:
         message, reason = f"waiting for {worker} (retry {status['retries']})", "Queued"
     return _moved(document, phase_of(document), now, "", message, ("False", reason), {})
+
+
+def waiting(document: Document, now: datetime, reason: str, message: str) -> Document:
+    """As it was, but it says why it waits now; `reason` is one of `calls/waits.py`."""
+    status = document["status"]
+    conditions = _with_scheduled(status.get("conditions", ()), now, "False", reason, message)
+    return {**document, "status": {**status, "message": message, "conditions": conditions}}
 
 
 def cancelling(document: Document, now: datetime) -> Document:
@@ -149,19 +162,19 @@ def _moved(
     if message:
         status["message"] = message
     if scheduled is not None:
-        status["conditions"] = _with_scheduled(status.get("conditions", ()), now, *scheduled)
+        told = _SCHEDULED_MESSAGES.get(scheduled[1], "the call ended before a worker took it")
+        status["conditions"] = _with_scheduled(status.get("conditions", ()), now, *scheduled, told)
     return {**document, "status": status}
 
 
 def _with_scheduled(
-    conditions: Sequence[dict[str, Any]], now: datetime, value: str, reason: str
+    conditions: Sequence[dict[str, Any]], now: datetime, value: str, reason: str, message: str
 ) -> list[dict[str, Any]]:
     """The conditions with Scheduled set; its transition time moves only with its value."""
     kept = [condition for condition in conditions if condition["type"] != "Scheduled"]
     old = next((condition for condition in conditions if condition["type"] == "Scheduled"), None)
     unchanged = old is not None and old["status"] == value
     moved = old["lastTransitionTime"] if old is not None and unchanged else format_time(now)
-    message = _SCHEDULED_MESSAGES.get(reason, "the call ended before a worker took it")
     scheduled = {
         "type": "Scheduled",
         "status": value,

@@ -14,6 +14,7 @@ from activities.autoscaler import Autoscaler
 from activities.departures import Departures
 from activities.engine import Engine
 from activities.farewell import Farewell
+from activities.queue_explainer import QueueExplainer
 from controlplane.calls.outcomes import CallRules
 from controlplane.resources.answers import DeleteOptions
 from tests.fixtures.control import ControlWorld, open_world
@@ -39,6 +40,7 @@ async def autoscaler(world: ControlWorld) -> Autoscaler:
     return Autoscaler(
         database=core.database, writer=core.writer, feed=core.feed, cache=core.cache, engine=engine,
         departures=departures, farewell=Farewell(core.writer, core.resources.deleter, rules),
+        explainer=QueueExplainer(core.database, core.writer, core.settings, core.clock),
         redactor=core.secrets.redactor, settings=core.settings, clock=core.clock,
     )  # fmt: skip
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.api.test_access import key
-from tests.fixtures.app import FUNCTION
+from tests.fixtures.app import CALL, FUNCTION
 from tests.fixtures.clients import SCRIPTS, ClientSide, Finished, fetched
 from tests.fixtures.eventually import eventually
 from workers.client_files import Access, write_kubeconfig
@@ -162,6 +162,18 @@ async def test_lists_are_shown_in_every_form(kubectl: Kubectl) -> None:
     await kubectl.side.api.function("f")
     wide = (await kubectl("get fn -o wide")).split("\n")[0].split()
     assert wide[-5:] == ["APP", "IMAGE", "GPU", "MIN", "MAX"]
+
+
+async def test_a_call_tells_why_it_waits_and_what_happened_to_it(kubectl: Kubectl) -> None:
+    api = kubectl.side.api
+    await api.function("f")
+    name = (await api.create("functioncalls", {"metadata": {"generateName": "f-"}, "spec": CALL}))["metadata"]["name"]
+    path = f"{api.path}/functioncalls/{name}"
+    wait = json.loads(await kubectl(f"get --raw {path}/wait"))
+    assert (wait["kind"], wait["status"]["waiting"]) == ("FunctionCallWait", True)
+    timeline = json.loads(await kubectl(f"get --raw {path}/timeline"))
+    assert [piece["type"] for piece in timeline["status"]["intervals"]] == ["Queued"]
+    assert "no worker yet" in await kubectl(f"describe functioncall {name}")
 
 
 async def test_objects_are_created_applied_changed_and_deleted(kubectl: Kubectl) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from controlplane.calls import inspection, queries, rows, selection
+from controlplane.calls import explaining, inspection, queries, rows, selection
 from tests.fixtures.calls import Calls
 from tests.fixtures.query_costs import pages_read
 
@@ -60,6 +60,9 @@ QUESTIONS = {
     "unserved calls of one session": (queries._UNSERVED, f"'one', {LATE}, 100", 600),
     "unserved calls of a thousand sessions": (queries._UNSERVED, "'many', '-infinity', 10", 600),
     "lapsed leases": (queries._LAPSED, f"{LATE}, 10", 20),
+    "heads of one session": (explaining.HEADS, "'one', 16, 4", 80),
+    "heads of many sessions": (explaining.HEADS, "'many', 16, 4", 400),
+    "late decisions": (explaining.LATE, f"100, {LATE}", 20),
     "a call with its object": (inspection.CALL, "'acme', 'default', 'one1'", 20),
     "dispatches of a call": (inspection.DISPATCHES, "'one1', 100", 20),
     "the last dispatch of a call": (inspection.LAST_DISPATCH, "'one1'", 20),
