@@ -156,9 +156,7 @@ class _Query:
         return f" AND ({table}.project, {table}.name) > ({self.bind(self._after.project)}, {name})"
 
 
-def page_query(
-    selection: Selection, after: Key | None, past_rv: int | None, rows: int
-) -> tuple[str, Sequence[object]]:
+def page_query(selection: Selection, after: Key | None, past_rv: int | None, rows: int) -> tuple[str, Sequence[object]]:
     """The query of up to `rows` objects after a key, as they are or as they were at `past_rv`, and its arguments."""
     query = _Query(selection, after)
     text = query.current()
