@@ -6,6 +6,7 @@ routes are in `api/node.py`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,9 +61,10 @@ class NodeApi:
             directory=told.get("workingDir") or None,
         )
 
-    async def report_phase(self, attempt_uid: str, epoch: int, phase: str) -> None:
-        """Tell how far the worker is. Raises like `lease`."""
-        await self._post(f"/node/v1/attempts/{attempt_uid}/phase", {"epoch": epoch, "phase": phase})
+    async def report_phase(self, attempt_uid: str, epoch: int, phase: str, guarantees: Mapping[str, Any]) -> None:
+        """Tell how far the worker is and how it is isolated. Raises like `lease`."""
+        told = {"epoch": epoch, "phase": phase, "guarantees": guarantees}
+        await self._post(f"/node/v1/attempts/{attempt_uid}/phase", told)
 
     async def store_log(self, attempt_uid: str, chunk: Chunk) -> None:
         """Store lines of the worker's output; a repeat of the same chunk is harmless. For `runtime.logs.Sink`."""

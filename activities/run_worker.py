@@ -197,7 +197,8 @@ class RunWorkerActivities:
 
     async def _report_phase(self, given: RunWorkerInput, phase: Phase) -> None:
         try:
-            await self._api.report_phase(given.attempt_uid, given.epoch, phase.value)
+            guarantees = self._host.guarantees.to_json()
+            await self._api.report_phase(given.attempt_uid, given.epoch, phase.value, guarantees)
         except (ApiUnavailableError, ApiRefusedError) as error:
             log.info("a phase was not told", attempt=given.attempt_uid, phase=phase.value, problem=str(error))
 

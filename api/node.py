@@ -19,6 +19,7 @@ from api.deps import principal
 from api.typed_bodies import read_typed
 from controlplane.capacity.leases import AttemptLeases
 from controlplane.identity.scopes import require_node
+from controlplane.kinds.attempt import AttemptGuarantees
 from controlplane.logs.rows import LogChunk, LogWriter
 from controlplane.machinery.model import ApiModel
 from controlplane.settings import Settings
@@ -39,6 +40,7 @@ class PhaseReport(ApiModel):
 
     epoch: Annotated[int, Field(ge=0)]
     phase: Literal["Preparing", "Starting", "Ready", "Draining"]
+    guarantees: AttemptGuarantees | None = None
 
 
 class LogChunkBody(ApiModel):
@@ -110,5 +112,6 @@ class NodeRoutes:
         """Shows how far a worker is."""
         require_node(principal(request))
         report = await read_typed(request, PhaseReport, _BODY_BYTES_MAX)
-        await self._leases.report_phase(request.path_params["uid"], report.epoch, report.phase)
+        guarantees = report.guarantees.to_wire() if report.guarantees is not None else None
+        await self._leases.report_phase(request.path_params["uid"], report.epoch, report.phase, guarantees)
         return Response(status_code=204)

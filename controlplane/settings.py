@@ -8,6 +8,7 @@ is passed on; no other module reads the environment. Variables carry the prefix 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -166,6 +167,11 @@ class Settings(BaseSettings):
     )
     worker_scratch_bytes_max: int = Field(
         default=1 << 30, description="Size of each of a worker's code, workspace and temporary folders; all in memory."
+    )
+    isolation_min: Literal["standard", "strong"] = Field(
+        default="standard",
+        description="A node whose workers are isolated less than this refuses to start. Strong, which needs root and "
+        "control groups, gives each worker a user of its own and hard limits: demand it when strangers share a host.",
     )
     worker_pids_max: int = Field(default=1_024, description="Processes and threads of one worker.")
     worker_memory_bytes_max: int = Field(

@@ -1,7 +1,7 @@
 """What all workers of one node share: the sandbox's tools, environments, control groups, connections to the API.
 
-A node opens its `Host` once, before it takes work. Opening proves that this host can confine a worker, and clears
-away what a node that was killed could not. `supervisor.py` then runs each attempt on it.
+A node opens its `Host` once, before it takes work. Opening proves that this host confines workers (`canary.py`), and
+clears away what a node that was killed could not. `supervisor.py` then runs each attempt on it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import fcntl
 import hashlib
 import os
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime import sandbox
+from runtime import canary, sandbox
+from runtime.canary import Guarantees, Level
 from runtime.cgroups import Cgroups, Limits, open_cgroups
 from runtime.environments import Environment, Environments, Progress
 from runtime.logs import LogLimits
@@ -39,6 +41,7 @@ class HostLimits:
     start_seconds_max: float
     exit_seconds_max: float
     silence_seconds_max: float
+    isolation_min: Level
     logs: LogLimits
 
 
@@ -54,6 +57,7 @@ class Host:
         *,
         directory: Path,
         tools: Tools,
+        guarantees: Guarantees,
         locator: PythonLocator,
         environments: Environments,
         cgroups: Cgroups,
@@ -62,6 +66,7 @@ class Host:
         lock: int,
     ) -> None:
         self.tools = tools
+        self.guarantees = guarantees
         self.cgroups = cgroups
         self.api = api
         self.limits = limits
@@ -114,15 +119,24 @@ async def open_host(
     lock = _take(directory / "node.lock")
     try:
         tools = sandbox.find_tools(environ)
-        await asyncio.to_thread(sandbox.check, tools, FIRST_UID if os.geteuid() == 0 else None)
         cgroups = open_cgroups(_instance(directory))
         cgroups.reap()
         cgroups.limit_all(Limits(memory_bytes_max=limits.all_memory_bytes_max))
         uv = find_uv(environ)
+        locator = PythonLocator(environ, uv)
+        guarantees = await canary.prove(
+            tools,
+            uid=FIRST_UID if os.geteuid() == 0 else None,
+            interpreter=await asyncio.to_thread(locator.locate, f"{sys.version_info.major}.{sys.version_info.minor}"),
+            cgroups=cgroups,
+            directory=directory,
+            wanted=limits.isolation_min,
+        )
         return Host(
             directory=directory,
             tools=tools,
-            locator=PythonLocator(environ, uv),
+            guarantees=guarantees,
+            locator=locator,
             environments=Environments(directory=environments, lock_file=LOCK_FILE, uv=uv, environ=environ),
             cgroups=cgroups,
             api=ApiPool(api_url),

@@ -84,7 +84,7 @@ async def _serve(settings: Settings, host: Host, activities: RunWorkerActivities
         max_heartbeat_throttle_interval=CANCEL_LATENCY,
         default_heartbeat_throttle_interval=CANCEL_LATENCY,
     )
-    log.info("node ready", node=settings.node_name, limits=sorted(host.cgroups.limits), lost_workers=lost)
+    log.info("node ready", node=settings.node_name, guarantees=host.guarantees.to_json(), lost_workers=lost)
     serving = asyncio.create_task(worker.run())
     await asyncio.wait((serving, stopped), return_when=asyncio.FIRST_COMPLETED)
     if stop.is_set():
@@ -139,5 +139,6 @@ def host_limits(settings: Settings) -> HostLimits:
         start_seconds_max=settings.worker_start_seconds_max,
         exit_seconds_max=settings.drain_seconds,
         silence_seconds_max=settings.lease_seconds,
+        isolation_min=settings.isolation_min,
         logs=LogLimits(line_bytes_max=settings.log_line_bytes_max),
     )

@@ -97,11 +97,13 @@ class AttemptLeases:
             variables=environment.variables,
         )
 
-    async def report_phase(self, attempt: str, epoch: int, phase: str) -> None:
-        """Note in the Attempt object how far its worker is; NotFound and Conflict as `lease` raises them."""
+    async def report_phase(self, attempt: str, epoch: int, phase: str, guarantees: Document | None) -> None:
+        """Note in the Attempt object how far its worker is and how it is isolated; NotFound and Conflict as `lease`
+        raises them."""
         row = await self._live(attempt, epoch)
         if phase in _MESSAGES:
-            await self._writer.write(_NotePhase(Key("Attempt", row["org"], row["project"], attempt), epoch, phase))
+            key = Key("Attempt", row["org"], row["project"], attempt)
+            await self._writer.write(_NotePhase(key, epoch, phase, guarantees))
 
     async def _live(self, attempt: str, epoch: int) -> asyncpg.Record:
         rows = await self._database.fetch(_ATTEMPT, attempt)
@@ -115,10 +117,11 @@ class AttemptLeases:
 class _NotePhase:
     """Writes what a phase says into the Attempt's status, unless the attempt has gone on to its end meanwhile."""
 
-    def __init__(self, key: Key, epoch: int, phase: str) -> None:
+    def __init__(self, key: Key, epoch: int, phase: str, guarantees: Document | None) -> None:
         self._key = key
         self._epoch = epoch
         self._phase = phase
+        self._guarantees = guarantees
 
     def reads(self) -> Reads:
         return Reads(keys=(self._key,))
@@ -128,6 +131,8 @@ class _NotePhase:
         if document is None or document["spec"]["epoch"] != self._epoch or "finishedTime" in _timings(document):
             return
         status = {**document["status"], "message": _MESSAGES[self._phase]}
+        if self._guarantees is not None:
+            status["guarantees"] = self._guarantees
         if self._phase == "Starting":
             status["timings"] = {**_timings(document), "commandStartedTime": format_time(tx.now)}
         tx.put(self._key, {**document, "status": status})

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from controlplane.kinds.money import CostSegments
 from controlplane.machinery.kind import READ_VERBS, Column, Document, Kind, Scope, Subresource
@@ -150,6 +150,22 @@ class AttemptTimings(ApiModel):
     teardown_seconds: int | None = Field(default=None, description="From the stop until nothing was left.")
 
 
+class AttemptGuarantees(ApiModel):
+    """How a worker is isolated, as its node proved at its start."""
+
+    level: Literal["standard", "strong"] = Field(description="Strong: a user of its own and hard limits.")
+    uid: Literal["per_attempt", "shared"] = Field(description="Whether two workers are two users to the kernel.")
+    memory: Literal["hard", "none"] = Field(description="Whether its memory is limited.")
+    pids: Literal["hard", "none"] = Field(description="Whether its processes are limited.")
+    network: Literal["none"] = Field(description="What it reaches beyond its own loopback.")
+    filter_sha256: str = Field(
+        max_length=64, pattern=r"^[0-9a-f]{64}$", description="Of the filter over its system calls."
+    )
+    missing: list[Annotated[str, StringConstraints(max_length=256)]] = Field(
+        default_factory=list, max_length=8, description="What keeps the host from the next level."
+    )
+
+
 class AttemptStatus(ApiModel):
     """What the server observed about a worker."""
 
@@ -163,6 +179,7 @@ class AttemptStatus(ApiModel):
     superseded_by: str | None = Field(default=None, description="The next Attempt in its slot.")
     interruption: AttemptInterruption | None = Field(default=None, description="Why it was lost.")
     placement: AttemptPlacement | None = Field(default=None, description="Where it runs.")
+    guarantees: AttemptGuarantees | None = Field(default=None, description="How it is isolated.")
     predicted: AttemptPredicted | None = Field(default=None, description="What was expected of it.")
     actual: AttemptActual | None = Field(default=None, description="What it came to.")
     progress: AttemptProgress | None = Field(default=None, description="How far it is.")

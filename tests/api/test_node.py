@@ -12,6 +12,16 @@ import pytest
 from tests.fixtures.app import ServedApi
 from tests.fixtures.plane import PutObject, insert_attempt
 
+GUARANTEES = {
+    "level": "standard",
+    "uid": "shared",
+    "memory": "none",
+    "pids": "hard",
+    "network": "none",
+    "filterSha256": "ab" * 32,
+    "missing": ["no limit on memory"],
+}
+
 
 async def attempt_of(api: ServedApi, function: dict[str, Any], *, epoch: int = 1, **columns: Any) -> str:
     """A worker of the Function that starts: its row and its object."""
@@ -102,9 +112,11 @@ async def test_a_missing_secret_is_named_in_the_refusal(project: ServedApi, node
 async def test_phases_show_in_the_attempt(project: ServedApi, node: httpx.AsyncClient) -> None:
     uid = await attempt_of(project, await project.function())
     for phase in ("Preparing", "Starting", "Ready", "Draining"):
-        told = await node.post(f"/node/v1/attempts/{uid}/phase", json={"epoch": 1, "phase": phase})
+        body = {"epoch": 1, "phase": phase, "guarantees": GUARANTEES}
+        told = await node.post(f"/node/v1/attempts/{uid}/phase", json=body)
         assert told.status_code == 204, told.text
     attempt = (await project.client.get(f"{project.path}/attempts/{uid}")).json()
+    assert attempt["status"]["guarantees"] == GUARANTEES
     assert attempt["status"]["timings"]["commandStartedTime"].endswith("Z")
     assert attempt["status"]["message"] == "the worker finishes its calls and leaves"
     refused = await node.post(f"/node/v1/attempts/{uid}/phase", json={"epoch": 2, "phase": "Starting"})
@@ -118,6 +130,7 @@ async def test_phases_show_in_the_attempt(project: ServedApi, node: httpx.AsyncC
         ("lease", {"epoch": "1"}),
         ("lease", {"epoch": 1, "more": 1}),
         ("phase", {"epoch": 1, "phase": "Dancing"}),
+        ("phase", {"epoch": 1, "phase": "Starting", "guarantees": {"level": "perfect"}}),
         ("logs", {"chunks": [{"seq": -1, "lines": []}]}),
         ("logs", {"chunks": [{"seq": 1, "lines": [[1, "stdout"]]}]}),
         ("logs", {"chunks": [{"seq": 1, "lines": [[1, "other", "text"]]}]}),

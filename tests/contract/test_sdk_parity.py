@@ -21,7 +21,7 @@ from controlplane.machinery.meta import OwnerReference
 ONLY_KUBERNETES = {"NotAcceptable", "Timeout"}
 
 # What people and `kubectl wait` read; the SDK passes over fields of a status that it does not know.
-ONLY_OURS = {"Secret": {"conditions"}, "Attempt": {"message"}}
+ONLY_OURS = {"Secret": {"conditions"}, "Attempt": {"guarantees", "message"}}
 
 ROWS = pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.kind)
 COMPLETE = ("Function", "FunctionCall")

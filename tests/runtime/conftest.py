@@ -33,6 +33,7 @@ LIMITS = HostLimits(
     start_seconds_max=60,
     exit_seconds_max=5,
     silence_seconds_max=30,
+    isolation_min="standard",
     logs=LogLimits(),
 )
 

@@ -1,0 +1,157 @@
+"""The proof at a node's start that its sandboxes hold: one of them tries what user code must not be able to do.
+
+Features of a kernel can be looked up, and the list be wrong; so the full recipe of a worker is run once, with a program
+inside that tries to read the host's files, reach its network, see its processes and gain rights. What it can do is
+refused at start with its name. What then holds of every worker is told as `Guarantees`: in the node's log, and in the
+status of each Attempt. An operator may demand a level (`isolation_min`); a host that cannot give it runs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal
+
+from runtime import sandbox
+from runtime.cgroups import Cgroups, Limits
+from runtime.process import Command, SandboxProcess
+from runtime.pythons import Interpreter
+from runtime.sandbox import SandboxSpec, SandboxUnavailableError, Tools
+
+Level = Literal["standard", "strong"]
+LEVELS: tuple[Level, ...] = ("standard", "strong")
+"""From weak to strong. There is no weaker one: a host that cannot do this much runs no user code."""
+
+_SECONDS_MAX = 30.0
+_ANSWER_BYTES_MAX = 65_536
+_PIDS_MAX = 16
+_SCRATCH_BYTES = 1 << 20
+_TRIALS = Path(__file__).with_name("trials.py")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guarantees:
+    """What holds of every worker of this host."""
+
+    level: Level
+    uid: Literal["per_attempt", "shared"]
+    """Whether two workers are two users to the kernel."""
+    memory: Literal["hard", "none"]
+    pids: Literal["hard", "none"]
+    network: Literal["none"] = "none"
+    filter_sha256: str
+    """Of the seccomp program."""
+    missing: tuple[str, ...] = ()
+    """What keeps the host from the next level."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is told to the API and shown in an Attempt."""
+        told = {**asdict(self), "filterSha256": self.filter_sha256, "missing": list(self.missing)}
+        del told["filter_sha256"]
+        return told
+
+
+async def prove(
+    tools: Tools, *, uid: int | None, interpreter: Interpreter, cgroups: Cgroups, directory: Path, wanted: Level
+) -> Guarantees:
+    """Run the trials in a sandbox and return what they leave standing; takes about a tenth of a second.
+
+    `uid` is one that no worker has, None when this process is not root. Raises SandboxUnavailableError with everything
+    that user code could do, or with what the host lacks for `wanted`.
+    """
+    with _bait(directory) as bait:
+        done = await _tried(tools, uid, interpreter, cgroups, bait)
+    possible = sorted(name for name, outcome in done.items() if outcome == "done")
+    if "pids" not in cgroups.limits and "start many processes" in possible:
+        possible.remove("start many processes")  # told as a guarantee that is missing
+    if possible:
+        raise SandboxUnavailableError(f"the sandbox of this host does not hold: code inside can {', '.join(possible)}")
+    found = _guarantees(tools, uid, cgroups.limits)
+    if LEVELS.index(found.level) < LEVELS.index(wanted):
+        raise SandboxUnavailableError(
+            f"workers of this host are isolated at level {found.level}, and `isolation_min` asks for {wanted}: "
+            f"{'; '.join(found.missing)}"
+        )
+    return found
+
+
+def _guarantees(tools: Tools, uid: int | None, limited: frozenset[str]) -> Guarantees:
+    missing = []
+    if uid is None:
+        missing.append("workers share the node's user: run the node as root")
+    missing += [
+        f"no limit on {name}: give the node a control group with the {name} controller that it may write to"
+        for name in ("memory", "pids")
+        if name not in limited
+    ]
+    return Guarantees(
+        level="standard" if missing else "strong",
+        uid="shared" if uid is None else "per_attempt",
+        memory="hard" if "memory" in limited else "none",
+        pids="hard" if "pids" in limited else "none",
+        filter_sha256=sha256(tools.filter).hexdigest(),
+        missing=tuple(missing),
+    )
+
+
+@contextlib.contextmanager
+def _bait(directory: Path) -> Iterator[Mapping[str, Any]]:
+    """What the program inside is told to reach: a file, a port and a process of the host."""
+    file = directory / "canary"
+    file.write_text("a file of the host")
+    file.chmod(0o644)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        try:
+            yield {"file": str(file), "port": listener.getsockname()[1], "pid": os.getpid()}
+        finally:
+            file.unlink(missing_ok=True)
+
+
+async def _tried(
+    tools: Tools, uid: int | None, interpreter: Interpreter, cgroups: Cgroups, bait: Mapping[str, Any]
+) -> dict[str, str]:
+    """What came of each trial: "done", or the error it met."""
+    prefix = interpreter.prefix
+    read_only = [] if prefix.is_relative_to("/usr") else [(prefix, prefix)]
+    spec = SandboxSpec(
+        uid=uid, read_only=read_only, scratch_bytes_max=_SCRATCH_BYTES, shared_memory_bytes_max=_SCRATCH_BYTES
+    )
+    command = Command(
+        python=interpreter.executable,
+        arguments=[str(interpreter.executable), "-I", "-S", "-c", _TRIALS.read_text(), json.dumps(bait)],
+        environment={"PATH": "/usr/bin:/bin"},
+        directory=str(sandbox.WORKSPACE),
+    )
+    group = cgroups.create("canary", Limits(pids_max=_PIDS_MAX))
+    try:
+        process = await SandboxProcess.start(spec, command, tools, group)
+        try:
+            async with asyncio.timeout(_SECONDS_MAX):
+                ending = await process.wait()
+        except BaseException:
+            process.kill()
+            await process.wait()
+            raise
+        told, complaints = _read(process.stdout), _read(process.stderr)
+        process.close_output()
+    except TimeoutError as error:
+        raise SandboxUnavailableError(f"the canary did not end within {_SECONDS_MAX:g} s") from error
+    finally:
+        group.remove()
+    if ending.exit_code != 0:
+        raise SandboxUnavailableError(f"the canary ended early: {complaints.strip() or ending}")
+    outcomes: dict[str, str] = json.loads(told)
+    return outcomes
+
+
+def _read(descriptor: int) -> str:
+    with contextlib.suppress(BlockingIOError):
+        return os.read(descriptor, _ANSWER_BYTES_MAX).decode(errors="replace")
+    return ""
