@@ -140,11 +140,16 @@ class ResourceRoutes:
             return _answer(request, changed.answer.body, warnings=changed.warnings)
         if target.subresource == STATUS:
             return await self._get(request, renderer, caller, target)
-        document = orjson.loads(await self._resources.reader.get(_key(target, caller)))
+        content = await self._resources.reader.get(
+            _key(target, caller), request.query_params.get("resourceVersion", "")
+        )
+        document = orjson.loads(content)
         return _answer(request, orjson.dumps(view.read(target.kind, document)))
 
     async def _get(self, request: Request, renderer: Renderer, caller: Principal, target: Target) -> Response:
-        content = await self._resources.reader.get(_key(target, caller))
+        content = await self._resources.reader.get(
+            _key(target, caller), request.query_params.get("resourceVersion", "")
+        )
         document = orjson.loads(content)
         if not caller.sees_project(value_at(document, target.kind.project_field)):
             raise not_found(target.kind.plural, target.name)

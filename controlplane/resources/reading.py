@@ -13,7 +13,7 @@ from controlplane.errors import ApiError, Reason, not_found
 from controlplane.machinery.kind import Kind
 from controlplane.machinery.selectors import FieldTerm
 from controlplane.resources.continuation import ContinueTokens, expired
-from controlplane.resources.listing import ListOptions, start
+from controlplane.resources.listing import ListOptions, parse_rv, start
 from controlplane.settings import Settings
 from controlplane.store.changes import ChangeFeed
 from controlplane.store.contract import ChangeType, Key, Selection
@@ -21,7 +21,7 @@ from controlplane.store.objects import Objects, not_yet
 from controlplane.store.watch import Bookmark, Watches
 
 CATCH_UP_SECONDS_MAX = 3.0
-"""How long a list waits for a revision that has not happened yet before it says so (R-LIST-4)."""
+"""How long a read waits for a revision that has not happened yet before it says so (R-LIST-4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,12 @@ class Reader:
         self._settings = settings
         self._tokens = ContinueTokens(settings.secret_key)
 
-    async def get(self, key: Key) -> bytes:
-        """The serialised object; NotFound when there is none. One that is settling is given a moment for it."""
+    async def get(self, key: Key, resource_version: str = "") -> bytes:
+        """The serialised object, not older than `resource_version`. One that is settling is given a moment for it.
+
+        Raises NotFound when there is none, Timeout for a revision that does not come.
+        """
+        await self._reach(parse_rv(resource_version))
         document = await self._objects.get(key)
         if document is None:
             raise not_found(self._kinds[key.kind].plural, key.name)
@@ -97,9 +101,7 @@ class Reader:
         """A page of the selection. Raises BadRequest and Invalid for options, Expired for a snapshot that is gone,
         Timeout for a revision that does not come."""
         begin = start(selection, options, self._settings.list_items_max, self._tokens)
-        awaited = begin.at_rv or begin.not_before_rv
-        if awaited > self._feed.last_rv and not await self._feed.wait_until(awaited, CATCH_UP_SECONDS_MAX):
-            raise not_yet(awaited, self._feed.last_rv)
+        await self._reach(begin.at_rv or begin.not_before_rv)
         try:
             found = await self._objects.list_page(
                 selection,
@@ -114,3 +116,8 @@ class Reader:
             raise
         token = self._tokens.encode(selection, found.rv, found.next_key) if found.next_key is not None else ""
         return Page(found.documents, found.rv, token, found.remaining)
+
+    async def _reach(self, rv: int) -> None:
+        """Wait for a revision that may still be on its way from another process."""
+        if rv > self._feed.last_rv and not await self._feed.wait_until(rv, CATCH_UP_SECONDS_MAX):
+            raise not_yet(rv, self._feed.last_rv)

@@ -134,6 +134,28 @@ async def test_options_that_cannot_be_served_are_refused(
         assert answer.json()["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
 
 
+@pytest.mark.parametrize("below", ["", "/status", "/scale"])
+async def test_one_object_is_read_not_older_than_asked(
+    project: ServedApi, below: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    function = await project.function()
+    url = f"{project.path}/functions/f{below}"
+    current = int(function["metadata"]["resourceVersion"])
+    for asked in ("", "0", "1", str(current)):
+        answer = await project.client.get(url, params={"resourceVersion": asked})
+        assert answer.json()["metadata"]["resourceVersion"] == str(current)
+    assert (await project.client.get(url, params={"resourceVersion": "newest"})).status_code == 400
+    reading = asyncio.create_task(project.client.get(url, params={"resourceVersion": str(current + 1)}))
+    await apps(project, "a")
+    assert (await reading).status_code == 200
+    monkeypatch.setattr("controlplane.resources.reading.CATCH_UP_SECONDS_MAX", 0.1)
+    refused = await project.client.get(url, params={"resourceVersion": "99999999999"})
+    assert (refused.status_code, refused.json()["reason"]) == (504, "Timeout")
+    assert "Too large resource version" in refused.json()["message"]
+    assert refused.json()["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
+    assert refused.headers["retry-after"] == "1"
+
+
 async def test_a_version_that_is_about_to_come_is_waited_for(project: ServedApi) -> None:
     ahead = str(int((await listed(project))["metadata"]["resourceVersion"]) + 1)
     listing = asyncio.create_task(listed(project, resourceVersion=ahead, resourceVersionMatch="NotOlderThan"))
