@@ -71,6 +71,10 @@ class Settings(BaseSettings):
         default=0.1,
         description="How long a read of a call that has just begun waits for its end, which spares a watch.",
     )
+    write_stall_seconds_max: int = Field(
+        default=60,
+        description="A client that takes nothing of what it is sent for this long is cut off; it holds buffers.",
+    )
     list_items_max: int = Field(default=5_000, description="Page size when the client names no limit.")
     list_bytes_max: int = Field(default=8 << 20, description="A page ends early at about this size.")
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import socket
 from collections.abc import Iterator
 
 import structlog
@@ -29,7 +30,22 @@ FINISH_SECONDS = 10
 
 
 class Listener(uvicorn.Server):
-    """A uvicorn server whose process handles the signals, since two of them share it."""
+    """A uvicorn server whose process handles the signals, since two of them share it; patient for so long."""
+
+    def __init__(self, config: uvicorn.Config, write_stall_seconds_max: int) -> None:
+        super().__init__(config)
+        self._write_stall_milliseconds_max = 1_000 * write_stall_seconds_max
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen; every connection inherits how long it may stall.
+
+        The kernel is the one who knows whether a client takes anything. A timer of ours would not see what it has
+        buffered, nor what is left of a connection that was closed before its client had read everything.
+        """
+        await super().startup(sockets)
+        for server in self.servers:
+            for listening in server.sockets:
+                listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self._write_stall_milliseconds_max)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -44,7 +60,7 @@ async def serve_api(settings: Settings) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     async with open_api(settings) as (app, feed, prepare_to_stop):
-        listeners = [Listener(config) for config in _configs(app, settings)]
+        listeners = [Listener(config, settings.write_stall_seconds_max) for config in _configs(app, settings)]
         serving = [asyncio.create_task(listener.serve(), name="listener") for listener in listeners]
         stopped = asyncio.create_task(stop.wait())
         feed_ended = asyncio.create_task(feed.ended())
