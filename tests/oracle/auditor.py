@@ -77,5 +77,6 @@ class Auditor:
 
     async def compacted_rv(self) -> int:
         """The revision from which watches may resume."""
-        rv: int = await self._database.fetchval("SELECT compacted_rv FROM compaction WHERE id = 1")
+        async with self._reading:
+            rv: int = await self._connection.fetchval("SELECT compacted_rv FROM compaction WHERE id = 1")
         return rv
