@@ -59,6 +59,25 @@ async def test_a_commit_whose_connection_breaks_is_applied_exactly_once(
     assert [change.rv for change in behind_proxy.seen] == [1, 2, 3]
 
 
+@pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.name.lower())
+async def test_a_notification_whose_connection_breaks_is_sent_again(
+    database_url: str, behind_proxy: Store, proxy: CuttingProxy, cut: Cut
+) -> None:
+    listening = await open_store(database_url, change_poll_seconds=60)
+
+    async def hears() -> bool:
+        await behind_proxy.put("a", turn=behind_proxy.feed.last_rv)
+        return bool(listening.seen)
+
+    # As soon as one arrives, the other process listens, and its poll is far away.
+    await eventually(hears)
+    proxy.words, proxy.cut = b"NOTIFY", cut
+    last = await behind_proxy.put("b")
+    await eventually(lambda: listening.feed.last_rv >= int(last["metadata"]["resourceVersion"]), within=20)
+    assert proxy.cuts == 1
+    await close_store(listening)
+
+
 async def test_writers_go_on_after_the_database_dropped_their_connections(store: Store) -> None:
     await store.put("a")
     for _ in range(3):
