@@ -23,9 +23,13 @@ from bench.machinery.server import ApiProcess, Installation
 
 LIMIT = 500
 PAGE_P99_MILLISECONDS_MAX = 50.0
+PAGE_CPU_MILLISECONDS_MAX = 30.0
+"""Of the API process and PostgreSQL together: what leaves room in the limit above for a machine that does more."""
 CALLS = f"/apis/nodus.dev/v1/namespaces/{PROJECT}/functioncalls"
 MAP, FUNCTION = "nodus.dev/map", "nodus.dev/function"
 
+UNBOUNDED = frozenset({"small function, Failed", "large function, not Succeeded"})
+"""Lists whose pages read more than they show: no index has both terms, and one finds nothing by what is unequal."""
 LISTS: Mapping[str, Mapping[str, str]] = {
     "all calls": {},
     "one map": {"labelSelector": f"{MAP}=map-42"},
@@ -68,14 +72,16 @@ class Pages:
         self._process = process
         self._client = client
         self._random = random.Random(1)
-        self._floor = 0.0
+        self._floor: list[float] = []
         self.walks: dict[str, Walk] = {}
 
     async def measure(self, pages_max: int, samples: int) -> list[Figure]:
         """The figures of all lists; a walk ends after `pages_max` pages."""
-        floor = await self.floor(samples)
-        self._floor = percentile(floor, 50)
-        figures = [Figure(name="floor: SQL and JSON of a page, p50", value=self._floor, unit="ms")]
+        self._floor = await self.floor(samples)
+        figures = [
+            Figure(name=f"floor: SQL and JSON of a page, p{percent}", value=percentile(self._floor, percent), unit="ms")
+            for percent in (50, 99)
+        ]
         for name, query in LISTS.items():
             walk = await self.walk(query, pages_max)
             self.walks[name] = walk
@@ -127,15 +133,30 @@ class Pages:
         timed = [(await self._page(query, token))[0] * 1e3 for token in depths]
         api = (self._process.cpu_seconds() - api) / samples * 1e3
         database = (self._installation.database_cpu_seconds() - database) / samples * 1e3
-        median = Figure(name=f"{name}: page, p50", value=percentile(timed, 50), unit="ms", floor=self._floor)
-        slow = Figure(
-            name=f"{name}: page, p99",
-            value=percentile(timed, 99),
-            unit="ms",
-            bound=PAGE_P99_MILLISECONDS_MAX,
-            note=f"CPU {api:.1f} ms api + {database:.1f} ms database; walk's slowest {max(walk.seconds) * 1e3:.0f}",
-        )
-        return [median, slow]
+        bounded = name not in UNBOUNDED
+        return [
+            Figure(
+                name=f"{name}: page, p50",
+                value=percentile(timed, 50),
+                unit="ms",
+                floor=percentile(self._floor, 50),
+            ),
+            Figure(
+                name=f"{name}: page, p99",
+                value=percentile(timed, 99),
+                unit="ms",
+                bound=PAGE_P99_MILLISECONDS_MAX if bounded else None,
+                floor=percentile(self._floor, 99),
+                note=f"slowest of the walk {max(walk.seconds) * 1e3:.0f} ms",
+            ),
+            Figure(
+                name=f"{name}: CPU of a page",
+                value=api + database,
+                unit="ms",
+                bound=PAGE_CPU_MILLISECONDS_MAX if bounded else None,
+                note=f"{api:.1f} api, {database:.1f} database",
+            ),
+        ]
 
     async def _page(self, query: Mapping[str, str], token: str) -> tuple[float, dict[str, Any]]:
         asked = {**query, "limit": str(LIMIT), **({"continue": token} if token else {})}

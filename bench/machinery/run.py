@@ -140,5 +140,6 @@ def run(sizes: Sizes) -> list[Figure]:
         figures = asyncio.run(measure(sizes, Path(folder)))
     for figure in figures:
         say(figure.line())
-    say(f"load {os.getloadavg()[0]:.1f} at the end")
+    missed = sum(figure.verdict == "MISSED" for figure in figures)
+    say(f"load {os.getloadavg()[0]:.1f} at the end; {missed} of {len(figures)} figures beyond their bounds")
     return figures

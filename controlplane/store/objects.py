@@ -8,6 +8,8 @@ the change log says they were (one created since is left out; one deleted since 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import merge
 from typing import TYPE_CHECKING
 
 import asyncpg
@@ -16,7 +18,7 @@ import orjson
 from controlplane.errors import ApiError, Cause, Reason
 from controlplane.store.contract import Document, Key, ListPage, Selection
 from controlplane.store.database import Database
-from controlplane.store.selection import searches, where
+from controlplane.store.selection import where
 
 if TYPE_CHECKING:
     Connection = asyncpg.Connection[asyncpg.Record]
@@ -31,9 +33,10 @@ OWNED = """
 SELECT kind, org, project, name FROM objects WHERE owners @> ARRAY[$1::text] AND owners <> '{}' LIMIT $2
 """
 DELETING = "SELECT kind, org, project, name FROM objects WHERE deleting AND kind = $1 LIMIT $2"
-# How the page is planned is set in the same round trip, for the rest of the transaction.
+# The page that is read next in the transaction gets a plan of its own: one that serves all arguments takes every value
+# for rare and every page for large, and sorts a million calls for fifty.
 REVISIONS = """
-SELECT m.rv, c.compacted_rv, set_config('plan_cache_mode', $1, true) FROM meta m, compaction c
+SELECT m.rv, c.compacted_rv, set_config('plan_cache_mode', 'force_custom_plan', true) FROM meta m, compaction c
 WHERE m.id = 1 AND c.id = 1
 """
 
@@ -93,9 +96,7 @@ class Objects:
         key returned when more follow.
         """
         async with self._database.snapshot() as connection:
-            # A plan that serves all values takes every term for rare, and then sorts a million calls for each page.
-            plan = "force_custom_plan" if searches(selection) else "auto"
-            revisions = await connection.fetchrow(REVISIONS, plan)
+            revisions = await connection.fetchrow(REVISIONS)
             assert revisions is not None, "the rows of meta and compaction are missing"
             current_rv = revisions["rv"]
             if at_rv is not None and at_rv > current_rv:
@@ -113,83 +114,124 @@ class Objects:
             )
 
 
-class _Query:
-    """The SQL of a page: its text and its arguments, numbered as they are bound."""
+Row = tuple[Key, bytes]
+Query = tuple[str, Sequence[object]]
+"""The text of a query and its arguments."""
 
-    def __init__(self, selection: Selection, after: Key | None) -> None:
+
+class _Conditions:
+    """Conditions of a query; arguments are numbered as they are bound."""
+
+    def __init__(self, selection: Selection) -> None:
         self._selection = selection
-        self._after = after
         self.arguments: list[object] = []
 
     def bind(self, value: object) -> str:
         self.arguments.append(value)
         return f"${len(self.arguments)}"
 
-    def current(self) -> str:
-        """Current rows, in key order."""
-        condition = where(self._selection, "o", self.bind)
-        return f"SELECT o.project, o.name, o.doc FROM objects o WHERE {condition}{self._beyond('o')}"  # noqa: S608
+    def selected(self, table: str) -> str:
+        return where(self._selection, table, self.bind)
 
-    def past(self, rv: int) -> str:
-        """What the rows that were written after `rv` were at `rv`.
-
-        The first change after it names, by its prev_rv, the change that made the object what it was then. Rows come out
-        in key order straight from the index, so a page costs what was written in its range of keys, not in the table.
-        """
-        selection = self._selection
-        in_project = "" if selection.project is None else f" AND c.project = {self.bind(selection.project)}"
-        return f"""
-            SELECT first.project, first.name, p.doc FROM (
-                SELECT DISTINCT ON (c.project, c.name) c.project, c.name, c.prev_rv FROM changes c
-                WHERE c.kind = {self.bind(selection.kind)} AND c.org = {self.bind(selection.org)}{in_project}
-                    AND c.rv > {self.bind(rv)}{self._beyond("c")}
-                ORDER BY c.project, c.name, c.rv
-            ) first JOIN changes p ON p.rv = first.prev_rv WHERE {where(selection, "p", self.bind)}
-        """  # noqa: S608 - conditions are ours, values are bound
-
-    def _beyond(self, table: str) -> str:
-        if self._after is None:
+    def beside(self, table: str, sign: str, key: Key | None) -> str:
+        """On which side of the key the rows are, in the order of lists."""
+        if key is None:
             return ""
-        name = self.bind(self._after.name)
+        name = self.bind(key.name)
         if self._selection.project is not None:
-            return f" AND {table}.name > {name}"
-        return f" AND ({table}.project, {table}.name) > ({self.bind(self._after.project)}, {name})"
+            return f" AND {table}.name {sign} {name}"
+        return f" AND ({table}.project, {table}.name) {sign} ({self.bind(key.project)}, {name})"
 
 
-def page_query(selection: Selection, after: Key | None, past_rv: int | None, rows: int) -> tuple[str, Sequence[object]]:
-    """The query of up to `rows` objects after a key, as they are or as they were at `past_rv`, and its arguments."""
-    query = _Query(selection, after)
-    text = query.current()
+def current_query(selection: Selection, after: Key | None, past_rv: int | None, rows: int) -> Query:
+    """Up to `rows` objects after a key as they are; with `past_rv` only those that were not written since."""
+    asked = _Conditions(selection)
+    condition = asked.selected("o") + asked.beside("o", ">", after)
     if past_rv is not None:
-        text = f"({text} AND o.rv <= {query.bind(past_rv)}) UNION ALL ({query.past(past_rv)})"
-    return f"{text} ORDER BY project, name LIMIT {query.bind(rows)}", query.arguments
+        condition += f" AND o.rv <= {asked.bind(past_rv)}"
+    text = f"SELECT o.project, o.name, o.doc FROM objects o WHERE {condition}"  # noqa: S608 - values are bound
+    return f"{text} ORDER BY o.project, o.name LIMIT {asked.bind(rows)}", asked.arguments
+
+
+def past_query(selection: Selection, after: Key | None, upto: Key | None, rv: int, rows: int) -> Query:
+    """Up to `rows` objects between two keys that were written after `rv`, as they were at `rv`.
+
+    The first change after it names, by its prev_rv, the change that made the object what it was then. Read by keys this
+    costs what lies between them, read by revisions what was written since: the planner takes what is less.
+    """
+    asked = _Conditions(selection)
+    in_project = "" if selection.project is None else f" AND c.project = {asked.bind(selection.project)}"
+    text = f"""
+        SELECT first.project, first.name, p.doc FROM (
+            SELECT DISTINCT ON (c.project, c.name) c.project, c.name, c.prev_rv FROM changes c
+            WHERE c.kind = {asked.bind(selection.kind)} AND c.org = {asked.bind(selection.org)}{in_project}
+                AND c.rv > {asked.bind(rv)}{asked.beside("c", ">", after)}{asked.beside("c", "<=", upto)}
+            ORDER BY c.project, c.name, c.rv
+        ) first JOIN changes p ON p.rv = first.prev_rv WHERE {asked.selected("p")}
+        ORDER BY first.project, first.name LIMIT {asked.bind(rows)}
+    """  # noqa: S608 - conditions are ours, values are bound
+    return text, asked.arguments
+
+
+@dataclass
+class _Room:
+    """What a page may still take; it takes one object however large it is."""
+
+    items: int
+    size: int
+    taken: list[Row] = field(default_factory=list)
+
+    def take(self, row: Row) -> bool:
+        """Add the row if there is room."""
+        if self.items == 0 or (self.taken and len(row[1]) > self.size):
+            return False
+        self.taken.append(row)
+        self.items -= 1
+        self.size -= len(row[1])
+        return True
 
 
 async def _page(
     connection: Connection, selection: Selection, after: Key | None, past_rv: int | None, limit: int, bytes_max: int
 ) -> tuple[list[bytes], Key | None]:
     """The documents of a page, and its last key when more follow."""
-    text, arguments = page_query(selection, after, past_rv, limit + 1)
-    documents: list[bytes] = []
-    size = 0
-    last: Key | None = None
+    # One row more than the page holds tells whether there is one.
+    query = current_query(selection, after, past_rv, limit + 1)
+    rows, more = await _fetch(connection, selection, query, _Room(limit, bytes_max))
+    if past_rv is not None:
+        # Between the keys of the page; to the end when it is the last.
+        upto = rows[-1][0] if more else None
+        query = past_query(selection, after, upto, past_rv, limit + 1)
+        undone, more_undone = await _fetch(connection, selection, query, _Room(limit, bytes_max))
+        rows, cut = _merged(rows, undone, undone[-1][0] if more_undone else None, _Room(limit, bytes_max))
+        more = more or more_undone or cut
+    return [document for _, document in rows], rows[-1][0] if more else None
+
+
+async def _fetch(connection: Connection, selection: Selection, query: Query, room: _Room) -> tuple[list[Row], bool]:
+    """The rows that there is room for, and whether there are more."""
+    text, arguments = query
     cursor = await connection.cursor(text, *arguments)
     while rows := await cursor.fetch(FETCH_ROWS):
         for row in rows:
-            document = row["doc"].encode()
-            if len(documents) == limit or (documents and size + len(document) > bytes_max):
-                return documents, last
-            documents.append(document)
-            size += len(document)
-            last = Key(selection.kind, selection.org, row["project"], row["name"])
+            key = Key(selection.kind, selection.org, row["project"], row["name"])
+            if not room.take((key, row["doc"].encode())):
+                return room.taken, True
         if len(rows) < FETCH_ROWS:
             break
-    return documents, None
+    return room.taken, False
+
+
+def _merged(current: list[Row], undone: list[Row], upto: Key | None, room: _Room) -> tuple[list[Row], bool]:
+    """Both in key order, no further than `upto`, where `undone` ends early; and whether something was left out."""
+    for row in merge(current, undone):
+        if (upto is not None and row[0] > upto) or not room.take(row):
+            return room.taken, True
+    return room.taken, False
 
 
 async def _remaining(connection: Connection, selection: Selection, after: Key) -> int | None:
     """How many follow, when counting them is cheap; None when there are more than REMAINING_MAX."""
-    query = _Query(selection, after)
-    text = f"SELECT count(*) FROM ({query.current()} LIMIT {REMAINING_MAX + 1}) o"  # noqa: S608
-    count: int = await connection.fetchval(text, *query.arguments)
+    page, arguments = current_query(selection, after, None, REMAINING_MAX + 1)
+    count: int = await connection.fetchval(f"SELECT count(*) FROM ({page}) o", *arguments)  # noqa: S608
     return count if count <= REMAINING_MAX else None

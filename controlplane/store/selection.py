@@ -51,14 +51,6 @@ def named(selection: Selection) -> str | None:
     return None
 
 
-def searches(selection: Selection) -> bool:
-    """Whether a term is left to the GIN indexes, so that how many objects have its value decides the best plan."""
-    return any(term.operator is LabelOperator.IN and not _is_ordered(term) for term in selection.labels) or any(
-        term.equal and term.value and term.path not in _OWN_COLUMNS and term.path not in ORDERED_FIELDS
-        for term in selection.fields
-    )
-
-
 def where(selection: Selection, table: str, bind: Bind) -> str:
     """The SQL condition that says the same about `table` (an alias of `objects` or `changes`); values go through
     `bind`, which returns the placeholder of a parameter."""

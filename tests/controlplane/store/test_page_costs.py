@@ -12,15 +12,17 @@ import pytest
 from controlplane.machinery.selectors import FieldTerm, LabelOperator, LabelTerm
 from controlplane.store.contract import Key, Selection
 from controlplane.store.database import Database
-from controlplane.store.objects import page_query
+from controlplane.store.objects import Query, current_query, past_query
 from tests.fixtures.query_costs import pages_read
 
 if TYPE_CHECKING:
     from controlplane.store.contract import Connection
 
-OBJECTS, LIMIT = 20_000, 50
+OBJECTS, LIMIT = 10_000, 50
 PAGES_MAX = 3 * LIMIT
 """A page of the index or two, and one of the table for each object, with room for a tree's height."""
+PAST_PAGES_MAX = 8 * LIMIT
+"""Two changes of each object in the index and the table, and the one before them by its revision."""
 
 # Names begin with the function, as those of calls do: the few of one function lie behind all of the other.
 FILL = f"""
@@ -63,24 +65,56 @@ AFTER = Key("FunctionCall", "acme", "p", "large-8")
 
 
 @pytest.mark.parametrize("analysed", ["empty", "full"])
-@pytest.mark.parametrize("after", [None, AFTER], ids=["first", "deep"])
-async def test_a_page_reads_what_it_shows_however_many_objects_match(
-    database: Database, analysed: str, after: Key | None
-) -> None:
+async def test_a_page_reads_what_it_shows_however_many_objects_match(database: Database, analysed: str) -> None:
     connection = await database.connect("test")
     try:
-        await connection.execute("SET plan_cache_mode = force_generic_plan")
+        await connection.execute("SET plan_cache_mode = force_custom_plan")
         if analysed == "empty":
             await connection.execute("ANALYZE objects")
         await connection.execute(FILL)
         if analysed == "full":
             await connection.execute("ANALYZE objects")
-        read = {name: await _pages_of(connection, selection, after) for name, selection in QUESTIONS.items()}
+        read = {
+            (name, after): await _cost(connection, current_query(selection, after, None, LIMIT))
+            for name, selection in QUESTIONS.items()
+            for after in (None, AFTER)
+        }
     finally:
         await connection.close()
-    assert {name: pages for name, pages in read.items() if pages > PAGES_MAX} == {}
+    assert {asked: pages for asked, pages in read.items() if pages > PAGES_MAX} == {}
 
 
-async def _pages_of(connection: Connection, selection: Selection, after: Key | None) -> int:
-    text, arguments = page_query(selection, after, None, LIMIT)
+async def _cost(connection: Connection, query: Query) -> int:
+    text, arguments = query
     return await pages_read(connection, text, ", ".join(f"'{argument}'" for argument in arguments))
+
+
+# Each object was created, and changed once; the changes after the first revisions come in another order than the names.
+LOG = f"""
+INSERT INTO changes (rv, time, type, kind, org, project, name, uid, prev_rv, labels, fields, doc)
+SELECT rv + later, now(), CASE later WHEN 0 THEN 'ADDED' ELSE 'MODIFIED' END, kind, org, project, name, uid,
+    CASE later WHEN 0 THEN NULL ELSE rv END, labels, fields, doc
+FROM objects, unnest(ARRAY[0, {OBJECTS}]) AS later
+"""
+
+
+async def test_a_page_of_the_past_reads_what_was_written_in_its_range_or_since(database: Database) -> None:
+    """Whether everything was written since the snapshot, half of it or next to nothing."""
+    connection = await database.connect("test")
+    read = {}
+    try:
+        await connection.execute("SET plan_cache_mode = force_custom_plan")
+        await connection.execute(FILL)
+        await connection.execute(LOG)
+        await connection.execute("VACUUM ANALYZE objects, changes")
+        for after in (None, AFTER):
+            names = await connection.fetch(
+                "SELECT name FROM objects WHERE name > $1 ORDER BY name LIMIT $2", after.name if after else "", LIMIT
+            )
+            upto = Key("FunctionCall", "acme", "p", names[-1]["name"])
+            for since in (OBJECTS, OBJECTS + OBJECTS // 2, 2 * OBJECTS - LIMIT):
+                query = past_query(QUESTIONS["all"], after, upto, since, LIMIT)
+                read[after, since] = await _cost(connection, query)
+    finally:
+        await connection.close()
+    assert {asked: pages for asked, pages in read.items() if pages > PAST_PAGES_MAX} == {}
