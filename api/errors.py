@@ -8,6 +8,7 @@ command lines repeat whatever carries it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
@@ -63,6 +64,8 @@ def status_response(error: ApiError, request_id: str, docs_prefix: str) -> Respo
     retry_after_seconds = _retry_after_seconds(error)
     if retry_after_seconds is not None:
         headers["Retry-After"] = str(retry_after_seconds)
+    if error.reason is Reason.METHOD_NOT_ALLOWED:
+        headers["Allow"] = ", ".join(error.allowed)
     if error.reason is Reason.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
     return Response(
@@ -73,14 +76,15 @@ def status_response(error: ApiError, request_id: str, docs_prefix: str) -> Respo
     )
 
 
-def from_http_status(http_status: int, detail: str, path: str) -> ApiError:
-    """The error for a refusal that the router or the server made without us."""
+def from_http_status(http_status: int, detail: str, path: str, allowed: Iterable[str]) -> ApiError:
+    """The error for a refusal that the router or the server made without us; `allowed` is what the path offers."""
     reason = _REASON_OF_STATUS.get(http_status, Reason.BAD_REQUEST if http_status < 500 else Reason.INTERNAL_ERROR)
     if http_status == 404:
         # kubectl knows this sentence; it tells "no such route" from "no such object".
         return ApiError(reason, f"the server could not find the requested resource: {path}")
     if http_status == 405:
-        return ApiError(reason, f"the server does not allow this method on the requested resource: {path}")
+        told = f"the server does not allow this method on the requested resource: {path}"
+        return ApiError(reason, told, allowed=allowed)
     return ApiError(reason, detail)
 
 

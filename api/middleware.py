@@ -16,6 +16,7 @@ import structlog
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.deps import CREDENTIAL, PRINCIPAL, REQUEST_ID, Deps
@@ -133,11 +134,15 @@ class ErrorHandlers:
         """Renders a refusal of the router: no such route, no such method."""
         if not isinstance(error, HTTPException):
             raise error
-        refusal = from_http_status(error.status_code, str(error.detail), request.url.path)
-        response = status_response(refusal, request.scope[REQUEST_ID], self._deps.docs_prefix(request.scope))
-        response.headers.update(error.headers or {})
-        return response
+        refusal = from_http_status(error.status_code, str(error.detail), request.url.path, _methods_of_path(request))
+        return status_response(refusal, request.scope[REQUEST_ID], self._deps.docs_prefix(request.scope))
 
     async def unexpected(self, request: Request, error: Exception) -> Response:
         """Renders a bug; Starlette raises it again afterwards and `Edge` logs it with its traceback."""
         return status_response(internal_error(), request.scope[REQUEST_ID], self._deps.docs_prefix(request.scope))
+
+
+def _methods_of_path(request: Request) -> set[str]:
+    """What all routes of the path take: several may share it, and the router tells only of the first."""
+    routes = (route for route in request.app.router.routes if route.matches(request.scope)[0] is not Match.NONE)
+    return {method for route in routes for method in route.methods or ()}

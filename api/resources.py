@@ -7,7 +7,7 @@ name except FunctionCall, whose batches have a route of their own below their Fu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -38,7 +38,6 @@ from controlplane.resources import Answer
 from controlplane.store.contract import Key, Selection
 
 _ROOT = f"/apis/{API_VERSION}"
-_ALL_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 _VERBS_OF_OBJECT = {"GET": Verb.GET, "HEAD": Verb.GET, "PUT": Verb.UPDATE, "PATCH": Verb.PATCH, "DELETE": Verb.DELETE}
 _VERBS_OF_COLLECTION = {
     "GET": Verb.LIST,
@@ -46,8 +45,17 @@ _VERBS_OF_COLLECTION = {
     "POST": Verb.CREATE,
     "DELETE": Verb.DELETE_COLLECTION,
 }
+_VERBS_OVER_PROJECTS = {"GET": Verb.LIST, "HEAD": Verb.LIST}
 _CALLS_OF_FUNCTION = ("functions", "calls", "POST")
 _CALLS_PLURAL = "functioncalls"
+
+
+class _AnyMethod(Route):
+    """A route whose handler judges the method: whether a path is served at all depends on the kind it names."""
+
+    def __init__(self, path: str, endpoint: Callable[[Request], Awaitable[Response]]) -> None:
+        super().__init__(path, endpoint)
+        self.methods = None
 
 
 class ResourceRoutes:
@@ -66,21 +74,19 @@ class ResourceRoutes:
         found: list[BaseRoute] = []
         for root in (below_project, below_org):
             found += [
-                Route(root, self.collection, methods=_ALL_METHODS),
-                Route(root + "/{name}", self.object, methods=_ALL_METHODS),
-                Route(root + "/{name}/{subresource}", self.subresource, methods=_ALL_METHODS),
-                Route(root + "/{name}/{subresource}/{rest:path}", self.subresource, methods=_ALL_METHODS),
+                _AnyMethod(root, self.collection),
+                _AnyMethod(root + "/{name}", self.object),
+                _AnyMethod(root + "/{name}/{subresource}", self.subresource),
+                _AnyMethod(root + "/{name}/{subresource}/{rest:path}", self.subresource),
             ]
         return found
 
     async def collection(self, request: Request) -> Response:
         """Lists, watches, creates, and deletes of whatever matches."""
         caller, target = principal(request), self._target(request)
-        verb = self._verb(request, target.kind, _VERBS_OF_COLLECTION)
-        accepted = negotiate(request.headers.get("accept", ""))
         over_projects = target.kind.scope is Scope.PROJECT and not target.project
-        if over_projects and verb is not Verb.LIST:
-            raise _not_allowed(request.method, f"all projects' {target.kind.plural}; name a project")
+        verb = self._verb(request, target.kind, _VERBS_OVER_PROJECTS if over_projects else _VERBS_OF_COLLECTION)
+        accepted = negotiate(request.headers.get("accept", ""))
         watching = verb is Verb.LIST and is_watch(request.query_params) and request.method == "GET"
         await self._authorise(caller, target, Verb.WATCH if watching else verb)
         if verb is Verb.CREATE:
@@ -122,13 +128,24 @@ class ResourceRoutes:
         if view is not None and served is not None and not target.rest and verb and verb.value in served.verbs:
             await self._authorise(caller, target, verb)
             return await self._view(request, caller, target, view, verb)
-        if served is not None and not target.rest:
-            raise _not_allowed(method, f"{target.kind.plural}/{target.subresource}")
+        allowed = self._methods_of(target)
+        if allowed:
+            raise _not_allowed(method, f"{target.kind.plural}/{target.subresource}", allowed)
         raise ApiError(
             Reason.NOT_FOUND,
             f"the server could not find the requested resource: {target.kind.plural} have no subresource "
             f'"{target.subresource}"',
         )
+
+    def _methods_of(self, target: Target) -> set[str]:
+        """What is served on the path of a subresource, nothing when there is no such path."""
+        plural, name = target.kind.plural, target.subresource
+        allowed = {method for kind, below, method in self._subresources if (kind, below) == (plural, name)}
+        if name in VIEWS and not target.rest:
+            served = next((found for found in target.kind.served_subresources if found.name == name), None)
+            verbs = served.verbs if served is not None else ()
+            allowed |= {method for method, verb in _VERBS_OF_OBJECT.items() if verb.value in verbs}
+        return allowed | ({"HEAD"} if "GET" in allowed else set())
 
     async def _view(self, request: Request, caller: Principal, target: Target, view: View, verb: Verb) -> Response:
         """Reads or changes what a view shows of an object; a Scale has no other form than JSON."""
@@ -229,10 +246,13 @@ class ResourceRoutes:
         return Target(kind, project, name, parameters.get("subresource", ""), parameters.get("rest", ""))
 
     @staticmethod
-    def _verb(request: Request, kind: Kind, verbs: dict[str, Verb]) -> Verb:
+    def _verb(request: Request, kind: Kind, verbs: Mapping[str, Verb]) -> Verb:
         verb = verbs.get(request.method)
         if verb is None or verb not in kind.verbs:
-            raise _not_allowed(request.method, kind.plural)
+            allowed = (method for method, verb in verbs.items() if verb in kind.verbs)
+            over_projects = verbs is _VERBS_OVER_PROJECTS
+            told = f"all projects' {kind.plural}; name a project" if over_projects else kind.plural
+            raise _not_allowed(request.method, told, allowed)
         return verb
 
     async def _raw_body(self, request: Request) -> bytes:
@@ -307,8 +327,8 @@ def _check_callee(items: Sequence[Document], function: str) -> None:
         raise ApiError(Reason.INVALID, told, causes=causes[:100])
 
 
-def _not_allowed(method: str, what: str) -> ApiError:
-    return ApiError(Reason.METHOD_NOT_ALLOWED, f"{method} is not allowed on {what}")
+def _not_allowed(method: str, what: str, allowed: Iterable[str]) -> ApiError:
+    return ApiError(Reason.METHOD_NOT_ALLOWED, f"{method} is not allowed on {what}", allowed=allowed)
 
 
 def _written(request: Request, renderer: Renderer, answer: Answer, warnings: Sequence[str] = ()) -> Response:

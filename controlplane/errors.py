@@ -9,7 +9,7 @@ errors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -90,7 +90,7 @@ class ApiError(Exception):
 
     `message` is public. `debug` goes to the log only. `details` holds the code's own keys (`details.budget` …),
     `metadata` those of a list that could not go on (`metadata.continue`). `subject` names the object the error is
-    about, as (kind or plural, name).
+    about, as (kind or plural, name). `allowed` are the methods that a 405 offers instead.
     """
 
     def __init__(
@@ -104,6 +104,7 @@ class ApiError(Exception):
         fix: str | None = None,
         retry_after_seconds: int | None = None,
         subject: tuple[str, str] | None = None,
+        allowed: Iterable[str] = (),
         debug: str | None = None,
     ) -> None:
         super().__init__(message)
@@ -115,6 +116,7 @@ class ApiError(Exception):
         self.fix = fix or reason.row.fix
         self.retry_after_seconds = retry_after_seconds
         self.subject = subject
+        self.allowed = tuple(sorted(allowed))
         self.debug = debug
 
 
