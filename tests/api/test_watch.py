@@ -152,6 +152,7 @@ async def test_a_watch_that_cannot_be_served_as_asked_is_refused(
     assert answer.status_code == status
 
 
+@pytest.mark.case("C51")
 async def test_bookmarks_come_only_when_asked_and_move_on_while_others_write(database_url: str, tmp_path: Path) -> None:
     async with serve(api_settings(database_url, tmp_path, bookmark_seconds=1)) as api:
         since = await version(api)
@@ -206,6 +207,7 @@ async def test_a_version_to_come_is_waited_for_and_nothing_before_it_is_shown(pr
         assert told(await events.next()) == ("ADDED", "c")
 
 
+@pytest.mark.case("C51")
 async def test_a_version_older_than_the_log_ends_in_an_error_event(database_url: str, tmp_path: Path) -> None:
     # A memory of one change, so that the log must be asked.
     async with serve(api_settings(database_url, tmp_path, ring_events_max=1)) as api:
