@@ -141,6 +141,7 @@ async def test_least_workers_are_kept_without_calls_and_stopping_lets_them_go(co
     assert (await world.until_ended(name))["phase"] == "Succeeded"
 
 
+@pytest.mark.case("C54")
 async def test_a_new_version_takes_over_only_when_it_is_ready(control_world: ControlWorld) -> None:
     world = control_world
     await world.function(scaling={"minWorkers": 1})
@@ -174,6 +175,7 @@ async def test_a_restart_request_replaces_the_workers_and_is_acknowledged(contro
     assert (await world.until_function(handledRequests__restart=asked))["handledRequests"] == {"restart": asked}
 
 
+@pytest.mark.case("C54")
 async def test_a_version_that_does_not_start_fails_its_calls_and_the_next_one_heals(
     control_world: ControlWorld,
 ) -> None:

@@ -1,0 +1,98 @@
+"""New versions of a Function under its calls, in the whole system: good ones, quick ones, and one that cannot start."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fixtures.eventually import eventually
+from tests.fixtures.system import System
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+APP = """
+import os, time
+import nodus
+
+app = nodus.App("rolled")
+{line}
+
+@app.function(timeout="120s", min_workers=1, max_workers=2, scaledown_window="20m")
+def version(seconds):
+    time.sleep(seconds)
+    return "{version}"
+"""
+BROKEN = 'if "NODUS_FUNCTION" in os.environ:\n    import no_such_module'
+
+SPAWN = """
+import json, nodus
+version = nodus.Function.from_name("rolled", "version")
+print(json.dumps([version.spawn({seconds}).name for _ in range({count})]))
+"""
+COLLECT = """
+import json, nodus
+print(json.dumps([nodus.FunctionCall.from_name(name).get(timeout=240) for name in {names}]))
+"""
+
+
+@pytest.fixture
+def deploy(system: System, tmp_path: Path) -> Callable[..., None]:
+    """Deploy a version of the App."""
+
+    def deployed(version: str, line: str = "") -> None:
+        (tmp_path / "rolled.py").write_text(APP.format(version=version, line=line))
+        system.nodus("deploy", str(tmp_path / "rolled.py"), cwd=tmp_path)
+
+    return deployed
+
+
+def spawn(system: System, count: int, seconds: float) -> list[str]:
+    names: list[str] = json.loads(system.python(SPAWN.format(count=count, seconds=seconds)))
+    return names
+
+
+def collect(system: System, names: list[str]) -> list[str]:
+    told: list[str] = json.loads(system.python(COLLECT.format(names=names), timeout=250))
+    return told
+
+
+def function(system: System) -> dict[str, Any]:
+    [found] = [one for one in system.objects("functions") if one["metadata"]["name"] == "rolled-version"]
+    return found
+
+
+def ready(system: System) -> tuple[str, str]:
+    """Status and reason of the Function's Ready condition."""
+    conditions = function(system)["status"]["conditions"]
+    [found] = [condition for condition in conditions if condition["type"] == "Ready"]
+    return found["status"], found["reason"]
+
+
+@pytest.mark.case("C54")
+async def test_quick_versions_end_no_call_and_a_broken_one_leaves_the_old_workers_at_work(
+    system: System, deploy: Callable[..., None], full: bool
+) -> None:
+    count, seconds = (100, 20) if full else (8, 2)
+    deploy("v1")
+    assert collect(system, spawn(system, 1, 0)) == ["v1"]
+    names = spawn(system, count, seconds)
+    for version in ("v2", "v3", "v4"):
+        deploy(version)
+    told = collect(system, names)
+    assert set(told) <= {"v1", "v2", "v3", "v4"}
+    calls = [call for call in system.calls("rolled-version") if call["metadata"]["name"] in names]
+    assert {(call["status"]["phase"], call["status"]["recoveries"]) for call in calls} == {("Succeeded", 0)}
+    await eventually(lambda: collect(system, spawn(system, 1, 0)) == ["v4"], within=60)
+
+    deploy("v5", BROKEN)
+    await eventually(lambda: ready(system) == ("False", "StartupFailed"), within=90)
+    assert collect(system, spawn(system, 3, 0)) == ["v4"] * 3
+    assert "before its first claim" in str(function(system)["status"]["conditions"])
+
+    deploy("v6")
+    await eventually(lambda: collect(system, spawn(system, 1, 0)) == ["v6"], within=90)
+    await eventually(lambda: ready(system) == ("True", "WorkersReady"), within=30)
