@@ -69,6 +69,7 @@ class Engine:
                     FunctionCallInput(call=call, ended=ended),
                     id=call_workflow_id(call.uid),
                     task_queue=CONTROL_TASK_QUEUE,
+                    static_summary=f"{call.project}/{call.name}",
                     # One that an operator terminated may start again; one that completed has told its end.
                     id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
                     id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
@@ -89,6 +90,7 @@ class Engine:
                 task_queue=CONTROL_TASK_QUEUE,
                 id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
                 start_signal=REISSUE_SIGNAL,
+                static_summary=f"{call.project}/{call.name}",
                 priority=URGENT,
             )
         )
@@ -118,6 +120,7 @@ class Engine:
                     attempt,
                     id=attempt_workflow_id(attempt.attempt_uid),
                     task_queue=CONTROL_TASK_QUEUE,
+                    static_summary=f"{attempt.project}/{attempt.attempt_uid} on {attempt.node}",
                     id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                     id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                     priority=URGENT,

@@ -45,12 +45,14 @@ REISSUE_SIGNAL = "reissue"
 class FunctionCallInput:
     """Input of a call's workflow: the call, and what was decided before it continued as new.
 
-    `ended` is the end of a call that was over before its workflow started, as in `CallOutcome`.
+    `ended` is the end of a call that was over before its workflow started, as in `CallOutcome`. `journal` is what its
+    queries had told until it continued as new.
     """
 
     call: CallReference
     offer_after: int | None = None
     ended: dict[str, Any] | None = None
+    journal: dict[str, list[str]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

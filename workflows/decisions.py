@@ -12,6 +12,7 @@ from datetime import timedelta
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, TimeoutError, TimeoutType
 
 from activities.run_worker_contract import NODE_LOST, PLATFORM_AWAY, WorkerExit
+from controlplane.calls.decide import Decision, Facts, Finish, Recover, Retry
 
 REISSUE_DELAY_MIN = timedelta(milliseconds=500)
 REISSUE_DELAY_MAX = timedelta(seconds=30)
@@ -22,6 +23,22 @@ def reissue_delay(failures: int) -> timedelta:
     constant."""
     doublings = min(failures - 1, 16)
     return min(REISSUE_DELAY_MAX, REISSUE_DELAY_MIN * (1 << doublings))
+
+
+def told_decision(facts: Facts, decision: Decision) -> str:
+    """A decision about one dispatch and the facts it was made on, for people."""
+    used = f"retries {facts.retries}/{facts.retries_max}, recoveries {facts.recoveries}/{facts.recoveries_max}"
+    return f"dispatch {facts.dispatch} {facts.cause} ({used}): {_action(decision)}"
+
+
+def _action(decision: Decision) -> str:
+    match decision:
+        case Finish(phase=phase, reason=reason):
+            return f"end it as {phase}{f' ({reason})' if reason else ''}"
+        case Retry(delay_seconds=delay):
+            return f"retry in {delay:.1f} s"
+        case Recover():
+            return "offer it again at once"
 
 
 def exit_of_silent_worker(error: ActivityError) -> WorkerExit:

@@ -27,7 +27,8 @@ from activities.run_call_contract import (
     RunCallInput,
 )
 from controlplane.calls.decide import Facts, Finish, Recover, Retry, decide
-from workflows.decisions import reissue_delay
+from workflows.decisions import reissue_delay, told_decision
+from workflows.journal import Journal
 
 # An attempt of `run_call` holds no state, so the workflow schedules a new one instead of letting the server repeat it.
 ONCE = RetryPolicy(maximum_attempts=1)
@@ -42,10 +43,9 @@ WRITE_MAX = timedelta(seconds=30)
 class FunctionCallWorkflow:
     """The durable life of one FunctionCall; its id is `call/<uid>`. Returns the phase in which the call ended."""
 
-    def __init__(self) -> None:
-        self._state = "waiting for an outcome"
-        self._timeline: list[str] = []
-        self._decisions: list[str] = []
+    @workflow.init
+    def __init__(self, start: FunctionCallInput) -> None:
+        self._journal = Journal("waiting for an outcome", start.journal)
         self._reissue = False
 
     @workflow.signal
@@ -56,17 +56,17 @@ class FunctionCallWorkflow:
     @workflow.query
     def state(self) -> str:
         """What the workflow waits for now."""
-        return self._state
+        return self._journal.state
 
     @workflow.query
     def timeline(self) -> list[str]:
         """What happened, with times, oldest first."""
-        return self._timeline
+        return self._journal.timeline
 
     @workflow.query
     def decisions(self) -> list[str]:
         """What was decided about each dispatch, and on which facts."""
-        return self._decisions
+        return self._journal.decisions
 
     @workflow.run
     async def run(self, start: FunctionCallInput) -> str:
@@ -74,28 +74,30 @@ class FunctionCallWorkflow:
         call, offer_after = start.call, start.offer_after
         if start.ended is not None:
             return self._ended(start.ended["phase"])
+        self._journal.enter("waiting for an outcome")
         while True:
             outcome = await self._next_outcome(RunCallInput(call=call, offer_after=offer_after))
             if outcome.ended is not None:
                 return self._ended(outcome.ended["phase"])
             facts = Facts.from_json(outcome.facts or {})
             decision = decide(facts)
-            self._decided(facts, decision)
+            self._journal.decide(told_decision(facts, decision))
             match decision:
                 case Finish():
-                    self._enter("writing the end")
+                    self._journal.enter("writing the end")
                     phase = await _finish(call, facts.dispatch, decision)
                     if phase is not None:
                         return self._ended(phase)
                     offer_after = None
                 case Retry(delay_seconds=delay):
-                    self._enter(f"backing off for {delay:.1f} s")
-                    await workflow.sleep(delay)
+                    retry = f"retry {facts.retries + 1} of {facts.retries_max}"
+                    self._journal.enter(f"backing off for {delay:.1f} s before {retry}")
+                    await workflow.sleep(delay, summary=f"backoff before {retry}")
                     offer_after = facts.dispatch
                 case Recover():
                     offer_after = facts.dispatch
-            self._enter("waiting for an outcome")
-            _continue_as_new_if_long(call, offer_after)
+            self._journal.enter("waiting for an outcome")
+            self._continue_as_new_if_long(call, offer_after)
 
     async def _next_outcome(self, wait: RunCallInput) -> CallOutcome:
         """The end of the next dispatch, however often the activity that waits for it has to be scheduled."""
@@ -114,7 +116,7 @@ class FunctionCallWorkflow:
             await workflow.wait([waiting, lost], return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done():
                 waiting.cancel()
-                self._note("the activity was lost; scheduled again")
+                self._journal.note("the activity was lost; scheduled again")
                 continue
             lost.cancel()
             try:
@@ -122,26 +124,18 @@ class FunctionCallWorkflow:
                 return outcome
             except ActivityError as error:
                 failures += 1
-                self._note(f"the activity failed ({type(error.cause).__name__}); scheduled again")
+                self._journal.note(f"the activity failed ({type(error.cause).__name__}); scheduled again")
                 await workflow.sleep(reissue_delay(failures))
-                _continue_as_new_if_long(wait.call, wait.offer_after)
-
-    def _decided(self, facts: Facts, decision: object) -> None:
-        self._decisions.append(
-            f"dispatch {facts.dispatch} {facts.cause} (retries {facts.retries}/{facts.retries_max}, "
-            f"recoveries {facts.recoveries}/{facts.recoveries_max}): {decision}"
-        )
+                self._continue_as_new_if_long(wait.call, wait.offer_after)
 
     def _ended(self, phase: str) -> str:
-        self._enter(f"ended: {phase}")
+        self._journal.enter(f"ended: {phase}")
         return phase
 
-    def _enter(self, state: str) -> None:
-        self._state = state
-        self._note(state)
-
-    def _note(self, event: str) -> None:
-        self._timeline.append(f"{workflow.now().isoformat(timespec='milliseconds')} {event}")
+    def _continue_as_new_if_long(self, call: CallReference, offer_after: int | None) -> None:
+        if workflow.info().is_continue_as_new_suggested():
+            told = self._journal.carry()
+            workflow.continue_as_new(FunctionCallInput(call=call, offer_after=offer_after, journal=told))
 
 
 async def _finish(call: CallReference, dispatch: int, finish: Finish) -> str | None:
@@ -155,8 +149,3 @@ async def _finish(call: CallReference, dispatch: int, finish: Finish) -> str | N
         retry_policy=UNTIL_WRITTEN,
     )
     return phase
-
-
-def _continue_as_new_if_long(call: CallReference, offer_after: int | None) -> None:
-    if workflow.info().is_continue_as_new_suggested():
-        workflow.continue_as_new(FunctionCallInput(call=call, offer_after=offer_after))

@@ -29,6 +29,7 @@ from activities.run_worker_contract import (
     node_task_queue,
 )
 from workflows.decisions import exit_of_silent_worker
+from workflows.journal import Journal
 
 # A worker that was started twice under one epoch could hold one call twice; a replacement is a new attempt.
 ONCE = RetryPolicy(maximum_attempts=1)
@@ -50,7 +51,7 @@ class WorkerAttemptWorkflow:
     """The life of one worker; its id is `attempt/<uid>`. Returns the outcome word of its exit."""
 
     def __init__(self) -> None:
-        self._state = "running"
+        self._journal = Journal("waiting for its node")
         self._drain: DrainRequest | None = None
         self._kill: DrainRequest | None = None
 
@@ -64,11 +65,22 @@ class WorkerAttemptWorkflow:
     @workflow.query
     def state(self) -> str:
         """What the workflow waits for now."""
-        return self._state
+        return self._journal.state
+
+    @workflow.query
+    def timeline(self) -> list[str]:
+        """What happened, with times, oldest first."""
+        return self._journal.timeline
+
+    @workflow.query
+    def decisions(self) -> list[str]:
+        """Who was asked to go and why, and what was made of a worker that did not tell its end."""
+        return self._journal.decisions
 
     @workflow.run
     async def run(self, attempt: WorkerAttemptInput) -> str:
         """Run the worker to its end and settle it."""
+        self._journal.enter(f"running on {attempt.node}")
         worker = workflow.start_activity(
             RUN_WORKER,
             RunWorkerInput(attempt_uid=attempt.attempt_uid, epoch=attempt.epoch),
@@ -86,9 +98,12 @@ class WorkerAttemptWorkflow:
             exit: WorkerExit = await asyncio.shield(worker)
         except ActivityError as error:
             exit = exit_of_silent_worker(error)
+            self._journal.decide(
+                f"the worker told no end ({type(error.cause).__name__}): {exit.outcome}, {exit.message}"
+            )
         finally:
             stopping.cancel()
-        self._state = "settling"
+        self._journal.enter(f"settling: {exit.outcome}")
         await workflow.execute_activity(
             SETTLE_ATTEMPT,
             SettleAttemptInput(
@@ -102,18 +117,20 @@ class WorkerAttemptWorkflow:
             schedule_to_close_timeout=SETTLE_MAX,
             retry_policy=UNTIL_WRITTEN,
         )
-        self._state = f"ended: {exit.outcome}"
+        self._journal.enter(f"ended: {exit.outcome}")
         return exit.outcome
 
     async def _stop(self, worker: ActivityHandle[WorkerExit], attempt: WorkerAttemptInput) -> None:
         """Pass on the wish to drain, and later the one to kill, while the worker runs."""
         await workflow.wait_condition(lambda: self._drain is not None)
         assert self._drain is not None
-        self._state = f"draining: {self._drain.reason}"
+        self._journal.decide(f"let it go: {self._drain.reason}")
+        self._journal.enter(f"draining: {self._drain.reason}")
         worker.cancel()
         await workflow.wait_condition(lambda: self._kill is not None)
         assert self._kill is not None
-        self._state = f"killing: {self._kill.reason}"
+        self._journal.decide(f"kill it: {self._kill.reason}")
+        self._journal.enter(f"killing: {self._kill.reason}")
         try:
             await workflow.execute_activity(
                 KILL_WORKER,
@@ -126,4 +143,4 @@ class WorkerAttemptWorkflow:
             )
         except ActivityError:
             # A node that cannot be reached is about to miss its heartbeats, which ends the attempt as well.
-            self._state = "killing failed; waiting for the node"
+            self._journal.enter("killing failed; waiting for the node")
