@@ -9,6 +9,7 @@ rules are in `controlplane/calls/`. A worker repeats a claim that fails with 429
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from api.bodies import read_body
 from api.claim_intake import ClaimIntake
 from api.deps import Target
 from controlplane.calls.claims import ClaimAnswer, ClaimMutation
+from controlplane.calls.evidence import LateReports
 from controlplane.calls.outcomes import CallRules
 from controlplane.calls.reports import BlobPresence, Redactor, ReportLimits, parse_claim, prepare_reports
 from controlplane.calls.waiting import WaitingClaims
@@ -51,6 +53,7 @@ class ClaimsRoute:
         settings: Settings,
         blob_present: BlobPresence,
         redactor: Redactor,
+        late: LateReports,
     ) -> None:
         self._writer = writer
         self._waiting = waiting
@@ -61,10 +64,14 @@ class ClaimsRoute:
         self._limits = ReportLimits.from_settings(settings)
         self._blob_present = blob_present
         self._redactor = redactor
+        self._late = late
 
     async def __call__(self, request: Request, caller: Principal, target: Target) -> Response:
         """Answer one claim, at once or when there is work, at the latest after its own `wait`."""
         binding = _binding(caller, target)
+        if caller.revoked:
+            await self._note_fenced(request, caller.org, binding)
+            raise _replaced(binding)
         with self._intake.entry(binding.attempt) as count:
             applied = await self._apply(request, caller.org, binding, count)
         answer = await self._answer(request, applied)
@@ -93,11 +100,24 @@ class ClaimsRoute:
             want.hold = wait_seconds > 0
         try:
             answer = await self._writer.write(ClaimMutation(claimant, body, want, self._rules))
-        except BaseException:
+        except BaseException as error:
             if want is not None:
                 self._waiting.abandon(want)
+            if isinstance(error, ApiError) and error.reason is Reason.NOT_FOUND:
+                await self._late.note(claimant, body.completed)
             raise
+        if answer.refused:
+            await self._late.note(claimant, answer.refused)
         return Applied(answer=answer, want=want, wait_seconds=wait_seconds, draining=body.draining)
+
+    async def _note_fenced(self, request: Request, org: str, binding: AttemptBinding) -> None:
+        """Keep what a fenced worker still reports as evidence; whatever it sends, the answer stays the same."""
+        if not self._late.has_room(binding.attempt):
+            return
+        with contextlib.suppress(ApiError), self._intake.entry(binding.attempt) as count:
+            content = await self._read(request, binding, count)
+            body = parse_claim(content, self._limits, binding.concurrency)
+            await self._late.note(_claimant(org, binding), body.completed)
 
     async def _read(self, request: Request, binding: AttemptBinding, count: Callable[[int], None]) -> bytes:
         """The body, no larger than what this worker can have to tell, and not for longer than a worker waits."""
@@ -137,7 +157,7 @@ class ClaimsRoute:
 
 
 def _binding(caller: Principal, target: Target) -> AttemptBinding:
-    """The worker behind the token. A fenced worker's 404 and a stranger's 403 both end the process that asks."""
+    """The worker behind the token. A stranger's 403 ends the process that asks, as a fenced worker's 404 does."""
     binding = caller.binding
     if binding is None or (binding.project, binding.function) != (target.project, target.name):
         raise ApiError(
@@ -145,9 +165,11 @@ def _binding(caller: Principal, target: Target) -> AttemptBinding:
             f'only workers of functions.nodus.dev "{target.name}" may claim its calls',
             subject=("functions", target.name),
         )
-    if caller.revoked:
-        raise ApiError(Reason.NOT_FOUND, "this worker was replaced", subject=("attempts", binding.attempt), fix="Exit.")
     return binding
+
+
+def _replaced(binding: AttemptBinding) -> ApiError:
+    return ApiError(Reason.NOT_FOUND, "this worker was replaced", subject=("attempts", binding.attempt), fix="Exit.")
 
 
 def _claimant(org: str, binding: AttemptBinding) -> Claimant:

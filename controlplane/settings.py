@@ -131,6 +131,12 @@ class Settings(BaseSettings):
     engine_answer_seconds_max: float = Field(
         default=5.0, description="What the engine has not begun after this long is said to wait for it."
     )
+    late_reports_max: int = Field(
+        default=20, description="Late reports of one worker recorded in a minute; it may be hostile and repeat them."
+    )
+    late_report_workers_max: int = Field(
+        default=1_000, description="Workers whose late reports a process counts; the one heard of least goes first."
+    )
     wait_message_settle_seconds: float = Field(
         default=1.0, description="A reason to wait must last this long before calls are told of it."
     )

@@ -21,6 +21,7 @@ from api.logs import LogRoutes
 from api.node import NodeRoutes
 from api.streams import Streams
 from controlplane.calls.dispatcher import Dispatcher
+from controlplane.calls.evidence import LateReports
 from controlplane.calls.inspection import CallInspector
 from controlplane.capacity.leases import AttemptLeases
 from controlplane.identity.authenticator import Authenticator
@@ -116,6 +117,7 @@ def _claims(core: Core) -> SubresourceHandler:
         settings=core.settings,
         blob_present=core.blobs.exists,
         redactor=core.secrets.redactor,
+        late=LateReports(core.writer, core.settings, core.clock),
     )
 
 

@@ -8,7 +8,7 @@ repeated and late claims are harmless. `api/claims.py` builds the mutation and h
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -35,6 +35,8 @@ class ClaimAnswer:
 
     cancel: list[str]
     draining: bool
+    refused: Sequence[Report] = ()
+    """Reports of calls that the worker does not hold; they changed nothing."""
 
 
 class ClaimMutation:
@@ -62,6 +64,7 @@ class ClaimMutation:
         loaded, loaded_calls = claimant_rows(records)
         attempt = _admitted(book.attempt(loaded), self._claimant)
         held = {row.name: row for row in book.see(loaded_calls) if _holds(attempt, row)}
+        refused = [report for report in self._body.completed if report.call not in held]
         completed = [(held.pop(report.call), report) for report in self._body.completed if report.call in held]
         for row, report in completed:
             self._complete(tx, attempt, row, report)
@@ -82,7 +85,7 @@ class ClaimMutation:
                 # Every claim of a busy worker would look in vain at a queue that is empty. A claim that reports nothing
                 # looks all the same: whatever became of the tally, a call is found by the next long poll.
                 book.saw_empty_queue(attempt.function_uid)
-        return ClaimAnswer(cancel=cancel, draining=attempt.draining)
+        return ClaimAnswer(cancel=cancel, draining=attempt.draining, refused=refused)
 
     def _complete(self, tx: Tx, attempt: AttemptRow, row: CallRow, report: Report) -> None:
         outcome = _outcome(report, row, tx, self._rules)

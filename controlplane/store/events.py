@@ -7,6 +7,7 @@ kept as long as the change log and then swept.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from controlplane.clock import format_time
 from controlplane.ids import generated_name, new_uid
@@ -39,22 +40,33 @@ class RecordEvent:
         return Reads(keys=(self._key,))
 
     def apply(self, tx: Tx) -> Document:
-        told, now = self._happening, format_time(tx.now)
-        involved = {"kind": told.key.kind, "name": told.key.name, "uid": told.uid}
-        if told.key.project:
-            involved["namespace"] = told.key.project
-        return tx.put(
-            self._key,
-            {
-                "apiVersion": API_VERSION,
-                "kind": "Event",
-                "metadata": {"name": self._key.name, "uid": new_uid("evt"), "generation": 1, "creationTimestamp": now},
-                "type": told.type,
-                "reason": told.reason,
-                "message": told.message,
-                "involvedObject": involved,
-                "firstTime": now,
-                "lastTime": now,
-                "count": 1,
-            },
-        )
+        return tx.put(self._key, _event(self._key, self._happening, tx.now))
+
+
+def record_repeated(tx: Tx, key: Key, happening: Happening) -> Document:
+    """Store what may happen again and again as the one Event at `key`, which must be among what the mutation reads: a
+    repetition raises its count and has the last word."""
+    stored = tx.get(key)
+    if stored is None:
+        return tx.put(key, _event(key, happening, tx.now))
+    again = {"message": happening.message, "lastTime": format_time(tx.now), "count": stored["count"] + 1}
+    return tx.put(key, {**stored, **again})
+
+
+def _event(key: Key, told: Happening, moment: datetime) -> Document:
+    now = format_time(moment)
+    involved = {"kind": told.key.kind, "name": told.key.name, "uid": told.uid}
+    if told.key.project:
+        involved["namespace"] = told.key.project
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Event",
+        "metadata": {"name": key.name, "uid": new_uid("evt"), "generation": 1, "creationTimestamp": now},
+        "type": told.type,
+        "reason": told.reason,
+        "message": told.message,
+        "involvedObject": involved,
+        "firstTime": now,
+        "lastTime": now,
+        "count": 1,
+    }
