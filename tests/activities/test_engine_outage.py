@@ -18,7 +18,7 @@ from controlplane.calls.rows import CallRef
 from controlplane.machinery.kind import Document
 from controlplane.store.incarnation import known_incarnation, note_first_incarnation
 from tests.fixtures.calls import MarkStarted
-from tests.fixtures.control import ControlWorld, open_world, succeed
+from tests.fixtures.control import ControlWorld, fail, open_world, succeed
 from tests.fixtures.eventually import eventually
 from workers.control import connected
 from workers.engines.temporal import EmbeddedTemporal
@@ -54,6 +54,27 @@ async def test_calls_run_and_end_without_the_engine_and_their_workflows_follow(w
         await world.temporal.start()
         await eventually(lambda: _without_rows(world), within=60)
         assert await world.workflow_events(name) in COMPLETE
+
+
+async def test_a_retry_that_waits_for_an_absent_engine_says_so_until_it_is_back(world: ControlWorld) -> None:
+    async def raise_once(call: str) -> Document:
+        return await (succeed if world.node.ran.count(call) > 1 else fail)(call)
+
+    async def says(text: str) -> bool:
+        return text in (await world.status("FunctionCall", name))["message"]
+
+    world.node.behaviour = raise_once
+    await world.function(scaling={"minWorkers": 1}, retries={"maxRetries": 1, "initialDelay": "1s"})
+    async with world.running():
+        await world.until_function(workers__idle=1)
+        world.temporal.stop()
+        name = await world.call()
+        await eventually(lambda: says("retry 1 of 1 follows in "), within=60)
+        await eventually(lambda: says("retry 1 waits for the engine, which has not answered since "), within=60)
+        await world.temporal.start()
+        status = await world.until_ended(name, within=90)
+        assert (status["phase"], status["retries"]) == ("Succeeded", 1)
+        assert not status.get("message")
 
 
 async def test_a_wiped_engine_loses_no_call_and_runs_none_twice_that_had_ended(world: ControlWorld) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -14,9 +15,11 @@ from controlplane.calls.recovery import LoseAttempt
 from controlplane.capacity.revision import pool_revision
 from controlplane.errors import ApiError, Reason
 from controlplane.kinds.call_views import FunctionCallTimelineStatus, FunctionCallWaitStatus
+from controlplane.machinery.quantities import parse_money
 from controlplane.settings import Settings
 from controlplane.store.cache import ObjectCache
 from controlplane.store.contract import Key
+from tests.controlplane.calls.test_every_call_ends import Chaos
 from tests.fixtures.calls import ORG, PROJECT, Calls, PutObject, ScriptedWorker, raised, said, succeeded
 from tests.fixtures.eventually import eventually
 
@@ -447,3 +450,51 @@ async def test_an_ended_call_waits_for_nothing(inspecting: Inspecting) -> None:
     told = await inspecting.wait(name)
     assert (told["waiting"], told["reason"]) == (False, "Cancelled")
     assert told["message"] == "it has ended at 2026-11-29T12:00:00Z: the call was cancelled"
+
+
+# What it costs, and that it adds up.
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_the_stories_of_random_lives_add_up(inspecting: Inspecting, seed: int) -> None:
+    """Whatever happens to calls, their dispatches are counted without gaps and cost what the calls cost."""
+    calls = inspecting.calls
+    await inspecting.change_function(retries={"maxRetries": 2, "initialDelay": "1s"}, recovery={"maxAttempts": 2})
+    chaos = Chaos(calls, random.Random(seed))
+    for _ in range(60):
+        await chaos.act()
+    await chaos.settle()
+    for name in chaos.names:
+        told, status = await inspecting.timeline(name), await calls.status(name)
+        dispatches = told["dispatches"]
+        assert [each["number"] for each in dispatches] == [*range(1, len(dispatches) + 1)]
+        assert sum(parse_money(each["costUSD"]) for each in dispatches) == parse_money(status["costUSD"])
+        actions = Counter(each["decision"]["action"] for each in dispatches)
+        assert (actions["Retry"], actions["Recover"]) == (status["retries"], status["recoveries"])
+        assert actions["Finish"] <= 1
+        assert all("endTime" in piece for piece in told["intervals"])
+        ran = [piece["type"] for piece in told["intervals"]].count("Running")
+        assert ran == len(dispatches)
+        await calls.delete(name)
+    assert await calls.database.fetchval("SELECT count(*) FROM call_dispatches") == 0
+
+
+async def test_neither_history_nor_messages_cost_a_round_trip(inspecting: Inspecting) -> None:
+    """Begin, load, write and commit: what a batch took before there were either."""
+    calls = inspecting.calls
+    first, _ = await calls.create("a", "b")
+    worker = await calls.worker()
+    await worker.take()
+    statements: list[str] = []
+    connection = calls.writer._committer._connection
+    assert connection is not None
+    connection.add_query_logger(lambda query: statements.append(query.query))
+    await worker.claim(succeeded(first), take=0)
+    assert len(statements) == 4
+    assert sum("INSERT INTO call_dispatches" in statement for statement in statements) == 1
+    statements.clear()
+    await calls.create("c")
+    assert len(statements) == 4
+    statements.clear()
+    await calls.delete(first)
+    assert len(statements) == 4
