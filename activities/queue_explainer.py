@@ -108,6 +108,7 @@ class QueueExplainer:
         return replace(
             pool_of(function),
             ready=len(ready),
+            idle=sum(not worker.busy for worker in ready),
             free_slots=sum(max(0, worker.row.concurrency - worker.busy) for worker in ready),
             starting=seen.starting,
             start_failures=seen.start_failures,
@@ -119,7 +120,7 @@ class QueueExplainer:
 
 def _explained(call: WaitingCall, pool: Pool, *, lags: bool) -> Explanation:
     """What one call at the head of the queue should say."""
-    own = replace(pool, engine_lags=lags and not call.has_workflow)
+    own = replace(pool, engine_lags=lags and not call.has_workflow, alone=call.suspect)
     reason = queue_reason(own)
     message = stored_message(reason, own)
     return Explanation(call=call, reason=reason, message=f"{message} ({call.again})" if call.again else message)

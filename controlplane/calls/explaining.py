@@ -25,7 +25,7 @@ from controlplane.store.database import Database
 # Sessions that were emptied by cancels keep their place until their turn, so fewer may have a call. `seq >= 0` and the
 # orders choose the index.
 HEADS = """
-SELECT c.uid, c.org, c.project, c.name, c.state, c.has_workflow, c.retries, c.recoveries, c.updated_at,
+SELECT c.uid, c.org, c.project, c.name, c.state, c.has_workflow, c.suspect, c.retries, c.recoveries, c.updated_at,
     o.doc -> 'status' AS status
 FROM (SELECT session FROM call_sessions WHERE function_uid = $1 ORDER BY last_turn LIMIT $2) AS s
 CROSS JOIN LATERAL (
@@ -38,7 +38,7 @@ JOIN objects o ON o.kind = 'FunctionCall' AND o.org = c.org COLLATE "C" AND o.pr
 
 # Calls with a decision to make that the engine has not heard of, and those whose waiting workflow was not told.
 LATE = """
-SELECT c.uid, c.org, c.project, c.name, c.state, c.has_workflow, c.retries, c.recoveries, c.updated_at,
+SELECT c.uid, c.org, c.project, c.name, c.state, c.has_workflow, c.suspect, c.retries, c.recoveries, c.updated_at,
     o.doc -> 'status' AS status
 FROM (
     (SELECT * FROM calls WHERE NOT has_workflow AND state IN ('deciding', 'waiting') ORDER BY seq LIMIT $1)
@@ -58,6 +58,7 @@ class WaitingCall:
     ref: CallRef
     state: CallState
     has_workflow: bool
+    suspect: bool
     retries: int
     recoveries: int
     updated_at: datetime
@@ -77,6 +78,7 @@ class WaitingCall:
             ref=CallRef.from_record(record),
             state=CallState(record["state"]),
             has_workflow=record["has_workflow"],
+            suspect=record["suspect"],
             retries=record["retries"],
             recoveries=record["recoveries"],
             updated_at=record["updated_at"],

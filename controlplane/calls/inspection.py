@@ -161,6 +161,8 @@ class CallInspector:
         pool = replace(
             told,
             ready=workers["ready"],
+            idle=workers["ready"] - workers["busy"],
+            alone=row.suspect,
             free_slots=workers["free_slots"],
             starting=workers["starting"],
             starting_since=workers["starting_since"],

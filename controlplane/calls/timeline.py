@@ -26,6 +26,8 @@ OUTCOMES: Mapping[str, str] = {
     Cause.CANCELLED: "Cancelled",
     Cause.LOST: "WorkerLost",
     Cause.BAD_RESULT: "BadResult",
+    Cause.UNSERIALIZABLE: "Unserializable",
+    Cause.UNSERVED: "Unserved",
     Cause.FUNCTION_DELETED: "FunctionDeleted",
     UNDELIVERED: "Undelivered",
 }

@@ -15,6 +15,7 @@ from controlplane.calls.rows import PENDING_STATES, CallRow, CallState
 from controlplane.calls.shown import duration, set_fields
 from controlplane.calls.transitions import Phase, phase_of
 from controlplane.calls.waits import Place, Pool, WaitReason, first_line, queue_reason, seconds_since, sentence
+from controlplane.capacity.patience import queue_patience, waits_since
 from controlplane.clock import format_time, parse_time
 from controlplane.store.contract import Document
 
@@ -84,6 +85,7 @@ def wait_status(document: Document, seen: Seen | None, now: datetime, late_secon
             "waited": duration((now - since).total_seconds()),
             "notBeforeTime": None if not_before is None else format_time(not_before),
             "backoffLeft": None if left is None else duration(left),
+            "queueTimeoutLeft": _patience_left(seen, since, now),
             "queue": _queue(seen.place, seen.queued),
             "workers": _workers(seen),
             "function": _function(seen.function),
@@ -100,6 +102,16 @@ def _offered_at(row: CallRow, last: LastDispatch | None) -> datetime:
     return row.created_at if last is None else last.applied_at or last.ended_at
 
 
+def _patience_left(seen: Seen, since: datetime, now: datetime) -> str | None:
+    """What is left of `placement.queueTimeout`; None for a call that waits for no worker, or for ever."""
+    if seen.function is None or seen.row.state is not CallState.QUEUED:
+        return None
+    patience = queue_patience(seen.function)
+    if patience is None:
+        return None
+    return duration((max(since, waits_since(seen.function, now)) + patience - now).total_seconds())
+
+
 def _pending(row: CallRow, last: LastDispatch | None, now: datetime, late_seconds: float) -> tuple[WaitReason, str]:
     """Reason and sentence of a call between two dispatches."""
     facts = (row.outcome or {}).get("facts", {})
@@ -107,10 +119,8 @@ def _pending(row: CallRow, last: LastDispatch | None, now: datetime, late_second
     if last is not None and last.decision == Followed.RETRY:
         reason, what = WaitReason.RETRY_SCHEDULED, f"retry {row.retries} of {facts.get('retries_max', row.retries)}"
     else:
-        reason, what = (
-            WaitReason.RECOVERING,
-            f"recovery {row.recoveries} of {facts.get('recoveries_max', row.recoveries)}",
-        )
+        counted = row.recoveries - row.excused
+        reason, what = WaitReason.RECOVERING, f"recovery {counted} of {facts.get('recoveries_max', counted)}"
     if now < due:
         return reason, f"{what} follows in {_seconds(due - now)}, at {format_time(due)}"
     if (now - due).total_seconds() > late_seconds:

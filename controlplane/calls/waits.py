@@ -26,6 +26,7 @@ class WaitReason(StrEnum):
     FUNCTION_DELETED = "FunctionDeleted"
     FUNCTION_STOPPED = "FunctionStopped"
     ENGINE_LAGGING = "EngineLagging"
+    RUNS_ALONE = "RunsAlone"
     QUEUED = "Queued"
     WORKERS_BUSY = "WorkersBusy"
     ENGINE_UNAVAILABLE = "EngineUnavailable"
@@ -46,8 +47,12 @@ class Pool:
     stopped: bool = False
     ready: int = 0
     """Workers that take calls."""
+    idle: int = 0
+    """Those of them that hold no call."""
     free_slots: int = 0
-    """Calls that those can take at once."""
+    """Calls that the ready ones can take at once."""
+    alone: bool = False
+    """The calls asked about may have brought a worker down, so each takes a worker of its own (`calls/seats.py`)."""
     starting: int = 0
     starting_since: datetime | None = None
     start_failures: int = 0
@@ -65,6 +70,7 @@ _RULES: Sequence[tuple[WaitReason, Callable[[Pool], bool]]] = (
     (WaitReason.FUNCTION_DELETED, lambda pool: pool.deleting),
     (WaitReason.FUNCTION_STOPPED, lambda pool: pool.stopped),
     (WaitReason.ENGINE_LAGGING, lambda pool: pool.engine_lags),
+    (WaitReason.RUNS_ALONE, lambda pool: pool.alone and pool.ready > 0 and not pool.idle),
     (WaitReason.QUEUED, lambda pool: pool.free_slots > 0),
     (WaitReason.WORKERS_BUSY, lambda pool: pool.ready > 0),
     (WaitReason.ENGINE_UNAVAILABLE, lambda pool: pool.awaits_engine),
@@ -84,6 +90,7 @@ _STORED = {
     WaitReason.FUNCTION_DELETED: "its Function is being deleted, which ends the call",
     WaitReason.FUNCTION_STOPPED: "its Function is stopped; the call runs once `spec.state` of that is Running again",
     WaitReason.ENGINE_LAGGING: "too many calls have no workflow yet; the call runs once its own has started",
+    WaitReason.RUNS_ALONE: "it may have brought a worker down and runs alone; every worker holds other calls",
     WaitReason.QUEUED: "waiting for a worker",
     WaitReason.WORKERS_BUSY: "every worker is busy; they take calls in turn, session by session",
     WaitReason.ENGINE_UNAVAILABLE: "no worker yet: the engine that starts them does not answer",
@@ -99,6 +106,8 @@ def stored_message(reason: WaitReason, pool: Pool) -> str:
     failure = first_line(pool.last_failure)
     if reason is WaitReason.STARTUP_FAILED and failure:
         return f"{_STORED[reason]} ({failure})"
+    if reason is WaitReason.QUEUED and pool.alone:
+        return f"{_STORED[reason]} of its own"
     return _STORED[reason]
 
 
@@ -118,6 +127,7 @@ def pool_of(function: Document) -> Pool:
         deleting="deletionTimestamp" in function["metadata"],
         stopped=spec.get("state") == "Stopped",
         ready=ready,
+        idle=workers.get("idle", 0),
         free_slots=max(workers.get("idle", 0), places - queue.get("running", 0)) if ready else 0,
         starting=workers.get("starting", 0),
         start_failures=0 if failed is None else 1,

@@ -42,8 +42,8 @@ class Dispatch(ApiModel):
     end_time: str | None = Field(default=None, description="When that ended; unset while it runs.")
     duration: Duration = Field(description="How long it took, or has taken.")
     outcome: str = Field(
-        description="Running, Succeeded, Raised, DeadlineExceeded, Cancelled, WorkerLost, BadResult, FunctionDeleted "
-        "or Undelivered."
+        description="Running, Succeeded, Raised, Unserializable, DeadlineExceeded, Cancelled, WorkerLost, BadResult, "
+        "FunctionDeleted or Undelivered."
     )
     message: str | None = Field(default=None, description="What the worker said of it; never a result.")
     cost_usd: Money | None = Field(default=None, description="What this dispatch cost; unset while it runs.")
@@ -124,6 +124,9 @@ class FunctionCallWaitStatus(ApiModel):
     waited: Duration | None = Field(default=None, description="How long it has waited.")
     not_before_time: str | None = Field(default=None, description="The earliest time of its next dispatch.")
     backoff_left: Duration | None = Field(default=None, description="What is left until then.")
+    queue_timeout_left: Duration | None = Field(
+        default=None, description="What is left of the Function's `placement.queueTimeout` before the call fails."
+    )
     queue: WaitQueue | None = Field(default=None, description="Its place in the queue, when it may be claimed.")
     workers: WaitWorkers | None = Field(default=None, description="Who could take it, while it waits.")
     function: WaitFunction | None = Field(default=None, description="Its Function, if that still exists.")

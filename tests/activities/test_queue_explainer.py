@@ -14,6 +14,7 @@ from controlplane.capacity.function_status import NO_ROOM_MESSAGE, Observation
 from controlplane.capacity.rows import WorkerQueries
 from controlplane.settings import Settings
 from controlplane.store.contract import Document, Key
+from tests.controlplane.calls.test_inspection import bring_down
 from tests.fixtures.calls import ORG, PROJECT, Calls, PutObject, raised, succeeded
 from tests.fixtures.control import ControlWorld, succeed
 from tests.fixtures.eventually import eventually
@@ -171,6 +172,22 @@ async def test_a_worker_that_the_engine_does_not_start_is_told(explaining: Expla
     await calls.database.execute("UPDATE attempts SET has_workflow = true")
     await explaining.look(starting=1)
     assert (await explaining.told(name))[0] == "WorkersStarting"
+
+
+async def test_a_call_that_runs_alone_is_told_what_it_waits_for(explaining: Explaining) -> None:
+    calls = explaining.calls
+    [name] = await calls.create("b")
+    await bring_down(calls, name)
+    [other] = await calls.create("a")
+    await calls.database.execute("UPDATE call_sessions SET last_turn = 0 WHERE session = 'a'")
+    worker = await calls.worker(concurrency=4)
+    assert await worker.take() == [other]
+    await explaining.look()
+    told = "it may have brought a worker down and runs alone; every worker holds other calls (recovery 1)"
+    assert await explaining.told(name) == ("RunsAlone", told)
+    await worker.claim(succeeded(other), take=0)
+    await explaining.look()
+    assert await explaining.told(name) == ("Queued", "waiting for a worker of its own (recovery 1)")
 
 
 async def test_beyond_the_lag_budget_calls_without_a_workflow_are_told(explaining: Explaining) -> None:

@@ -8,17 +8,20 @@ from typing import Any
 
 import pytest
 
-from controlplane.calls.decide import Finish
+from controlplane.calls.decide import Cause, Finish
 from controlplane.calls.engine import AttachWorkflow, FinishCall
+from controlplane.calls.history import UNDELIVERED
 from controlplane.calls.inspection import CallInspector
 from controlplane.calls.recovery import LoseAttempt
+from controlplane.calls.timeline import OUTCOMES
+from controlplane.capacity.endings import WorkerEnd
 from controlplane.capacity.revision import pool_revision
 from controlplane.errors import ApiError, Reason
 from controlplane.kinds.call_views import FunctionCallTimelineStatus, FunctionCallWaitStatus
 from controlplane.machinery.quantities import parse_money
 from controlplane.settings import Settings
 from controlplane.store.cache import ObjectCache
-from controlplane.store.contract import Key
+from controlplane.store.contract import Document, Key
 from tests.controlplane.calls.test_every_call_ends import Chaos
 from tests.fixtures.calls import ORG, PROJECT, Calls, PutObject, ScriptedWorker, raised, said, succeeded
 from tests.fixtures.eventually import eventually
@@ -45,10 +48,10 @@ class Inspecting:
     async def intervals(self, name: str) -> list[tuple[str, str]]:
         return [(piece["type"], piece["duration"]) for piece in (await self.timeline(name))["intervals"]]
 
-    async def change_function(self, **spec: Any) -> None:
-        """As a client changes it; known to whoever asks from then on."""
+    async def change_function(self, status: Document | None = None, **spec: Any) -> None:
+        """Change its spec, or its status as the autoscaler does; known to whoever asks from then on."""
         document = await self.calls.get("Function", "f")
-        changed = {**document, "spec": {**document["spec"], **spec}}
+        changed = {**document, "spec": {**document["spec"], **spec}, "status": {**document["status"], **(status or {})}}
         key = Key("Function", ORG, PROJECT, "f")
         stored = await self.calls.writer.write(PutObject(key, changed))
         await eventually(lambda: self._cache.get(key) == stored)
@@ -72,7 +75,21 @@ async def lose(calls: Calls, worker: ScriptedWorker) -> None:
     await calls.writer.write(LoseAttempt(worker.claimant.attempt, 1, calls.clock.now(), calls.rules))
 
 
+async def bring_down(calls: Calls, name: str) -> None:
+    """The call ends its worker and is offered again; it takes no worker from others from then on."""
+    worker = await calls.worker()
+    assert await worker.take() == [name]
+    end = WorkerEnd(outcome="Exited", signal=11)
+    await calls.writer.write(LoseAttempt(worker.claimant.attempt, 1, calls.clock.now(), calls.rules, end))
+    await attach(calls, name)
+    await attach(calls, name, offer_after=1)
+
+
 # The timeline.
+
+
+def test_every_way_a_dispatch_can_end_has_a_word() -> None:
+    assert {*OUTCOMES} == {*Cause, UNDELIVERED}
 
 
 async def test_a_plain_call_waited_ran_and_ended(inspecting: Inspecting) -> None:
@@ -155,7 +172,7 @@ async def test_retries_and_recoveries_are_told_with_their_workers_their_money_an
         for each in told["dispatches"]
     ] == [
         ("Raised", "ValueError: no luck", "0.00001", "Retry"),
-        ("WorkerLost", None, "0.00004", "Recover"),
+        ("WorkerLost", "its worker was lost", "0.00004", "Recover"),
         ("Succeeded", None, "0.00005", "Finish"),
     ]
     assert told["costUSD"] == "0.0001"
@@ -422,6 +439,32 @@ async def test_a_backoff_is_told_with_what_is_left_of_it_and_an_absent_engine_wh
     late = await inspecting.wait(name)
     assert (late["reason"], late["engine"]["hasWorkflow"]) == ("EngineUnavailable", False)
     assert late["message"].endswith("ago; the engine that offers the call again does not answer")
+
+
+async def test_a_call_that_runs_alone_waits_for_an_idle_worker(inspecting: Inspecting) -> None:
+    calls = inspecting.calls
+    [name] = await calls.create("b")
+    await bring_down(calls, name)
+    worker = await calls.worker(concurrency=4)
+    [other] = await calls.create("a")
+    await calls.database.execute("UPDATE call_sessions SET last_turn = 0 WHERE session = 'a'")
+    assert await worker.take() == [other]
+    told = await inspecting.wait(name)
+    assert (told["reason"], told["workers"]["freeSlots"]) == ("RunsAlone", 3)
+    assert "runs alone; every worker holds other calls" in told["message"]
+    await worker.claim(succeeded(other), take=0)
+    assert (await inspecting.wait(name))["reason"] == "Queued"
+
+
+async def test_what_is_left_of_the_queue_timeout_is_told(inspecting: Inspecting) -> None:
+    calls = inspecting.calls
+    ready = {"type": "Ready", "status": "True", "reason": "ScaledToZero", "lastTransitionTime": "2026-11-29T11:00:00Z"}
+    await inspecting.change_function(placement={"queueTimeout": "60s"}, status={"conditions": [ready]})
+    [name] = await calls.create()
+    calls.clock.advance(12.5)
+    assert (await inspecting.wait(name))["queueTimeoutLeft"] == "47.5s"
+    await inspecting.change_function(placement={"queueTimeout": "0s"})
+    assert "queueTimeoutLeft" not in await inspecting.wait(name)
 
 
 async def test_beyond_the_lag_budget_a_call_waits_for_its_workflow(inspecting: Inspecting) -> None:
