@@ -6,7 +6,8 @@ from alembic import context
 from sqlalchemy import create_engine, pool
 from sqlmodel import SQLModel
 
-from controlplane.store import tables as tables  # registers the tables in SQLModel.metadata
+from controlplane.store import call_tables as call_tables  # registers its tables in SQLModel.metadata
+from controlplane.store import tables as tables  # as well
 
 config = context.config
 

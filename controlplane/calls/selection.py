@@ -1,9 +1,9 @@
 """The queries behind a dispatch: whose turn it is, which held requests still count, and how far the engine lags.
 
 Each costs a few index probes whatever the length of the queue: sessions are read in turn order, and of each session
-only as many calls as could be taken. The partial indexes they rely on are in `store/tables.py`. `calls/fairness.py`
-picks from what they return; `calls/dispatcher.py` applies it. Conditions that are always true (`seq >= 0`) choose the
-index.
+only as many calls as could be taken. The partial indexes they rely on are in `store/call_tables.py`.
+`calls/fairness.py` picks from what they return; `calls/dispatcher.py` applies it. Conditions that are always true
+(`seq >= 0`) choose the index.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 They describe storage only: no validation, no behaviour. Queries are SQL text elsewhere in `store/`, `calls/`,
 `identity/` and `capacity/`; `migrations/versions` makes these tables, and a test holds the two together (`alembic
-check`). Every table carries the organisation and, where it applies, the project.
+check`). Every table carries the organisation and, where it applies, the project. Those of calls are in
+`call_tables.py`.
 """
 
 from __future__ import annotations
@@ -13,10 +14,7 @@ from typing import Any
 from sqlalchemy import (
     JSON,
     BigInteger,
-    Boolean,
     Column,
-    DateTime,
-    Float,
     ForeignKey,
     Index,
     LargeBinary,
@@ -24,33 +22,17 @@ from sqlalchemy import (
     Text,
     text,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlmodel import Field, SQLModel
 
-
-def _bytes_order_text() -> Text:
-    """Text in byte order, so SQL, continue tokens and Python agree on what comes next."""
-    return Text(collation="C")
-
-
-def _text(nullable: bool = False) -> Column[Any]:
-    return Column(Text, nullable=nullable)
-
-
-def _time(nullable: bool = False) -> Column[Any]:
-    return Column(DateTime(timezone=True), nullable=nullable)
-
-
-def _bigint(nullable: bool = False, default: str | None = None) -> Column[Any]:
-    return Column(BigInteger, nullable=nullable, server_default=text(default) if default else None)
-
-
-def _flag() -> Column[Any]:
-    return Column(Boolean, nullable=False, server_default=text("false"))
-
-
-def _texts() -> Column[Any]:
-    return Column(ARRAY(Text), nullable=False, server_default=text("'{}'"))
+from controlplane.store.columns import (
+    bigint_column,
+    bytes_order_text,
+    flag_column,
+    text_column,
+    texts_column,
+    time_column,
+)
 
 
 def _ordered_by(name: str, value: str) -> Index:
@@ -75,17 +57,17 @@ class ObjectRow(SQLModel, table=True):
         _ordered_by("objects_by_phase", "fields ->> 'status.phase'"),
     )
 
-    kind: str = Field(sa_column=Column(_bytes_order_text(), primary_key=True))
-    org: str = Field(sa_column=Column(_bytes_order_text(), primary_key=True))
-    project: str = Field(sa_column=Column(_bytes_order_text(), primary_key=True))
-    name: str = Field(sa_column=Column(_bytes_order_text(), primary_key=True))
+    kind: str = Field(sa_column=Column(bytes_order_text(), primary_key=True))
+    org: str = Field(sa_column=Column(bytes_order_text(), primary_key=True))
+    project: str = Field(sa_column=Column(bytes_order_text(), primary_key=True))
+    name: str = Field(sa_column=Column(bytes_order_text(), primary_key=True))
     uid: str = Field(sa_column=Column(Text, nullable=False, unique=True))
-    rv: int = Field(sa_column=_bigint())
-    create_rv: int = Field(sa_column=_bigint())
-    deleting: bool = Field(sa_column=_flag())
+    rv: int = Field(sa_column=bigint_column())
+    create_rv: int = Field(sa_column=bigint_column())
+    deleting: bool = Field(sa_column=flag_column())
     labels: dict[str, Any] = Field(sa_column=Column(JSONB, nullable=False))
     fields_: dict[str, Any] = Field(sa_column=Column("fields", JSONB, nullable=False))
-    owners: list[str] = Field(sa_column=_texts())
+    owners: list[str] = Field(sa_column=texts_column())
     doc: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False))
 
 
@@ -109,14 +91,14 @@ class ChangeRow(SQLModel, table=True):
     )
 
     rv: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
-    time: datetime = Field(sa_column=_time())
-    type: str = Field(sa_column=_text())
-    kind: str = Field(sa_column=Column(_bytes_order_text(), nullable=False))
-    org: str = Field(sa_column=Column(_bytes_order_text(), nullable=False))
-    project: str = Field(sa_column=Column(_bytes_order_text(), nullable=False))
-    name: str = Field(sa_column=Column(_bytes_order_text(), nullable=False))
-    uid: str = Field(sa_column=_text())
-    prev_rv: int | None = Field(sa_column=_bigint(nullable=True))
+    time: datetime = Field(sa_column=time_column())
+    type: str = Field(sa_column=text_column())
+    kind: str = Field(sa_column=Column(bytes_order_text(), nullable=False))
+    org: str = Field(sa_column=Column(bytes_order_text(), nullable=False))
+    project: str = Field(sa_column=Column(bytes_order_text(), nullable=False))
+    name: str = Field(sa_column=Column(bytes_order_text(), nullable=False))
+    uid: str = Field(sa_column=text_column())
+    prev_rv: int | None = Field(sa_column=bigint_column(nullable=True))
     labels: dict[str, Any] = Field(sa_column=Column(JSONB, nullable=False))
     fields_: dict[str, Any] = Field(sa_column=Column("fields", JSONB, nullable=False))
     prev_labels: dict[str, Any] | None = Field(sa_column=Column(JSONB))
@@ -130,7 +112,7 @@ class MetaRow(SQLModel, table=True):
     __tablename__ = "meta"
 
     id: int = Field(sa_column=Column(SmallInteger, primary_key=True, autoincrement=False))
-    rv: int = Field(sa_column=_bigint())
+    rv: int = Field(sa_column=bigint_column())
 
 
 class CompactionRow(SQLModel, table=True):
@@ -140,8 +122,8 @@ class CompactionRow(SQLModel, table=True):
     __tablename__ = "compaction"
 
     id: int = Field(sa_column=Column(SmallInteger, primary_key=True, autoincrement=False))
-    compacted_rv: int = Field(sa_column=_bigint())
-    pruned_rv: int = Field(sa_column=_bigint())
+    compacted_rv: int = Field(sa_column=bigint_column())
+    pruned_rv: int = Field(sa_column=bigint_column())
 
 
 class IdempotencyRow(SQLModel, table=True):
@@ -152,148 +134,10 @@ class IdempotencyRow(SQLModel, table=True):
 
     scope: str = Field(sa_column=Column(Text, primary_key=True))
     key: str = Field(sa_column=Column(Text, primary_key=True))
-    digest: str = Field(sa_column=_text())
+    digest: str = Field(sa_column=text_column())
     status: int = Field(sa_column=Column(SmallInteger, nullable=False))
-    body: str = Field(sa_column=_text())
-    created_at: datetime = Field(sa_column=_time())
-
-
-class CallRow(SQLModel, table=True):
-    """A call from its creation until its workflow knows its end: the queue, and what fences workers."""
-
-    __tablename__ = "calls"
-    __table_args__ = (
-        # An index has a condition that only the query it is made for repeats (`seq` and `priority` are never negative).
-        # Otherwise the planner may take another one that fits as well and sort what it reads, for as long as the
-        # statistics say that there is next to nothing to read; and the table is empty until the first large map.
-        Index(
-            "calls_queued",
-            "function_uid",
-            "session",
-            "priority",
-            "seq",
-            postgresql_where=text("state = 'queued' AND seq >= 0"),
-        ),
-        # The same for calls whose workflow exists: all that may be claimed while the engine lags.
-        Index(
-            "calls_queued_started",
-            "function_uid",
-            "session",
-            "priority",
-            "seq",
-            postgresql_where=text("state = 'queued' AND has_workflow"),
-        ),
-        Index("calls_held", "function_uid", postgresql_where=text("state IN ('running', 'deciding', 'waiting')")),
-        Index("calls_attempt", "attempt", postgresql_where=text("state = 'running'")),
-        Index("calls_deadline", "deadline", postgresql_where=text("state = 'running'")),
-        Index(
-            "calls_cancelling",
-            "cancel_requested_at",
-            postgresql_where=text("state = 'running' AND cancel_requested_at IS NOT NULL"),
-        ),
-        Index("calls_starting", "seq", postgresql_where=text("NOT has_workflow AND seq >= 0")),
-        Index("calls_undecided", "seq", postgresql_where=text("NOT has_workflow AND state IN ('deciding', 'waiting')")),
-        Index(
-            "calls_starting_fairly",
-            "org",
-            "project",
-            "session",
-            "seq",
-            postgresql_where=text("NOT has_workflow AND priority >= 0"),
-        ),
-        Index(
-            "calls_silent",
-            "updated_at",
-            "uid",
-            postgresql_where=text("state IN ('deciding', 'waiting', 'done') AND has_workflow AND task_token IS NULL"),
-        ),
-        Index(
-            "calls_reporting",
-            "state",
-            "seq",
-            postgresql_where=text("state IN ('deciding', 'done') AND task_token IS NOT NULL"),
-        ),
-    )
-
-    uid: str = Field(sa_column=Column(Text, primary_key=True))
-    org: str = Field(sa_column=_text())
-    project: str = Field(sa_column=_text())
-    name: str = Field(sa_column=_text())
-    function: str = Field(sa_column=_text())
-    function_uid: str = Field(sa_column=_text())
-    session: str = Field(sa_column=_text())
-    state: str = Field(sa_column=_text())
-    priority: int = Field(sa_column=Column(SmallInteger, nullable=False))
-    seq: int = Field(sa_column=_bigint())
-    attempt: str | None = Field(sa_column=_text(nullable=True))
-    epoch: int | None = Field(sa_column=_bigint(nullable=True))
-    concurrency: int | None = Field(sa_column=Column(SmallInteger))
-    started_at: datetime | None = Field(sa_column=_time(nullable=True))
-    deadline: datetime | None = Field(sa_column=_time(nullable=True))
-    dispatches: int = Field(sa_column=_bigint())
-    retries: int = Field(sa_column=Column(SmallInteger, nullable=False))
-    recoveries: int = Field(sa_column=Column(SmallInteger, nullable=False))
-    suspect: bool = Field(sa_column=_flag())
-    excused: bool = Field(sa_column=_flag())
-    charge_micro_usd: int = Field(sa_column=_bigint())
-    cancel_requested_at: datetime | None = Field(sa_column=_time(nullable=True))
-    outcome: dict[str, Any] | None = Field(sa_column=Column(JSONB))
-    has_workflow: bool = Field(sa_column=_flag())
-    task_token: bytes | None = Field(sa_column=Column(LargeBinary))
-    created_at: datetime = Field(sa_column=_time())
-    updated_at: datetime = Field(sa_column=_time())
-
-
-class DispatchRow(SQLModel, table=True):
-    """One dispatch of a call that has ended, kept exactly as long as the call's object: its timeline."""
-
-    __tablename__ = "call_dispatches"
-
-    call_uid: str = Field(sa_column=Column(Text, primary_key=True))
-    number: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
-    org: str = Field(sa_column=_text())
-    project: str = Field(sa_column=_text())
-    attempt: str = Field(sa_column=_text())
-    epoch: int = Field(sa_column=_bigint())
-    call_created_at: datetime = Field(sa_column=_time())
-    started_at: datetime = Field(sa_column=_time())
-    cancel_requested_at: datetime | None = Field(sa_column=_time(nullable=True))
-    ended_at: datetime = Field(sa_column=_time())
-    cause: str = Field(sa_column=_text())
-    reported: bool = Field(sa_column=_flag())
-    told: str = Field(sa_column=_text())
-    charge_micro_usd: int = Field(sa_column=_bigint())
-    decision: str = Field(sa_column=_text())
-    delay_seconds: float | None = Field(sa_column=Column(Float))
-    applied_at: datetime | None = Field(sa_column=_time(nullable=True))
-
-
-class CallSessionRow(SQLModel, table=True):
-    """When each caller session of a Function was last served, in revisions."""
-
-    __tablename__ = "call_sessions"
-    __table_args__ = (Index("call_sessions_turn", "function_uid", "last_turn"),)
-
-    function_uid: str = Field(sa_column=Column(Text, primary_key=True))
-    session: str = Field(sa_column=Column(Text, primary_key=True))
-    last_turn: int = Field(sa_column=_bigint())
-
-
-class FunctionLoadRow(SQLModel, table=True):
-    """The calls of a Function by state and what all of them were charged, kept as sums so that nothing is counted."""
-
-    __tablename__ = "function_load"
-
-    function_uid: str = Field(sa_column=Column(Text, primary_key=True))
-    org: str = Field(sa_column=_text())
-    project: str = Field(sa_column=_text())
-    function: str = Field(sa_column=_text())
-    queued: int = Field(sa_column=_bigint())
-    running: int = Field(sa_column=_bigint())
-    alone: int = Field(sa_column=_bigint())
-    pending: int = Field(sa_column=_bigint())
-    charge_micro_usd: int = Field(sa_column=_bigint())
-    last_end_at: datetime | None = Field(sa_column=_time(nullable=True))
+    body: str = Field(sa_column=text_column())
+    created_at: datetime = Field(sa_column=time_column())
 
 
 class AttemptRow(SQLModel, table=True):
@@ -308,29 +152,29 @@ class AttemptRow(SQLModel, table=True):
     )
 
     uid: str = Field(sa_column=Column(Text, primary_key=True))
-    org: str = Field(sa_column=_text())
-    project: str = Field(sa_column=_text())
-    function: str = Field(sa_column=_text())
-    function_uid: str = Field(sa_column=_text())
-    slot: str = Field(sa_column=_text())
-    epoch: int = Field(sa_column=_bigint())
-    pool: str = Field(sa_column=_text())
-    state: str = Field(sa_column=_text())
-    draining: bool = Field(sa_column=_flag())
-    drain_reason: str | None = Field(sa_column=_text(nullable=True))
-    has_workflow: bool = Field(sa_column=_flag())
+    org: str = Field(sa_column=text_column())
+    project: str = Field(sa_column=text_column())
+    function: str = Field(sa_column=text_column())
+    function_uid: str = Field(sa_column=text_column())
+    slot: str = Field(sa_column=text_column())
+    epoch: int = Field(sa_column=bigint_column())
+    pool: str = Field(sa_column=text_column())
+    state: str = Field(sa_column=text_column())
+    draining: bool = Field(sa_column=flag_column())
+    drain_reason: str | None = Field(sa_column=text_column(nullable=True))
+    has_workflow: bool = Field(sa_column=flag_column())
     concurrency: int = Field(sa_column=Column(SmallInteger, nullable=False))
-    node: str | None = Field(sa_column=_text(nullable=True))
-    created_at: datetime = Field(sa_column=_time())
-    ready_at: datetime | None = Field(sa_column=_time(nullable=True))
-    last_claim_at: datetime | None = Field(sa_column=_time(nullable=True))
-    last_busy_at: datetime | None = Field(sa_column=_time(nullable=True))
-    claim_seq: int = Field(sa_column=_bigint(default="0"))
-    drained_at: datetime | None = Field(sa_column=_time(nullable=True))
-    kill_at: datetime | None = Field(sa_column=_time(nullable=True))
-    finished_at: datetime | None = Field(sa_column=_time(nullable=True))
-    reason: str | None = Field(sa_column=_text(nullable=True))
-    message: str | None = Field(sa_column=_text(nullable=True))
+    node: str | None = Field(sa_column=text_column(nullable=True))
+    created_at: datetime = Field(sa_column=time_column())
+    ready_at: datetime | None = Field(sa_column=time_column(nullable=True))
+    last_claim_at: datetime | None = Field(sa_column=time_column(nullable=True))
+    last_busy_at: datetime | None = Field(sa_column=time_column(nullable=True))
+    claim_seq: int = Field(sa_column=bigint_column(default="0"))
+    drained_at: datetime | None = Field(sa_column=time_column(nullable=True))
+    kill_at: datetime | None = Field(sa_column=time_column(nullable=True))
+    finished_at: datetime | None = Field(sa_column=time_column(nullable=True))
+    reason: str | None = Field(sa_column=text_column(nullable=True))
+    message: str | None = Field(sa_column=text_column(nullable=True))
 
 
 class TokenRow(SQLModel, table=True):
@@ -340,20 +184,20 @@ class TokenRow(SQLModel, table=True):
     __table_args__ = (Index("tokens_attempt", "attempt", postgresql_where=text("attempt IS NOT NULL")),)
 
     hash: bytes = Field(sa_column=Column(LargeBinary, primary_key=True))
-    kind: str = Field(sa_column=_text())
-    org: str = Field(sa_column=_text())
-    principal: str = Field(sa_column=_text())
-    name: str = Field(sa_column=_text())
-    project: str | None = Field(sa_column=_text(nullable=True))
-    function: str | None = Field(sa_column=_text(nullable=True))
-    function_uid: str | None = Field(sa_column=_text(nullable=True))
-    attempt: str | None = Field(sa_column=_text(nullable=True))
-    epoch: int | None = Field(sa_column=_bigint(nullable=True))
-    scopes: list[str] = Field(sa_column=_texts())
-    projects: list[str] = Field(sa_column=_texts())
-    created_at: datetime = Field(sa_column=_time())
-    expires_at: datetime | None = Field(sa_column=_time(nullable=True))
-    revoked_at: datetime | None = Field(sa_column=_time(nullable=True))
+    kind: str = Field(sa_column=text_column())
+    org: str = Field(sa_column=text_column())
+    principal: str = Field(sa_column=text_column())
+    name: str = Field(sa_column=text_column())
+    project: str | None = Field(sa_column=text_column(nullable=True))
+    function: str | None = Field(sa_column=text_column(nullable=True))
+    function_uid: str | None = Field(sa_column=text_column(nullable=True))
+    attempt: str | None = Field(sa_column=text_column(nullable=True))
+    epoch: int | None = Field(sa_column=bigint_column(nullable=True))
+    scopes: list[str] = Field(sa_column=texts_column())
+    projects: list[str] = Field(sa_column=texts_column())
+    created_at: datetime = Field(sa_column=time_column())
+    expires_at: datetime | None = Field(sa_column=time_column(nullable=True))
+    revoked_at: datetime | None = Field(sa_column=time_column(nullable=True))
 
 
 class SecretVersionRow(SQLModel, table=True):
@@ -363,12 +207,12 @@ class SecretVersionRow(SQLModel, table=True):
 
     secret_uid: str = Field(sa_column=Column(Text, primary_key=True))
     version: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
-    org: str = Field(sa_column=_text())
-    project: str = Field(sa_column=_text())
-    name: str = Field(sa_column=_text())
-    digest: str = Field(sa_column=_text())
+    org: str = Field(sa_column=text_column())
+    project: str = Field(sa_column=text_column())
+    name: str = Field(sa_column=text_column())
+    digest: str = Field(sa_column=text_column())
     ciphertext: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
-    created_at: datetime = Field(sa_column=_time())
+    created_at: datetime = Field(sa_column=time_column())
 
 
 class AttemptSecretRow(SQLModel, table=True):
@@ -391,11 +235,11 @@ class BlobRow(SQLModel, table=True):
     org: str = Field(sa_column=Column(Text, primary_key=True))
     project: str = Field(sa_column=Column(Text, primary_key=True))
     digest: str = Field(sa_column=Column(Text, primary_key=True))
-    size_bytes: int = Field(sa_column=_bigint())
-    content_type: str = Field(sa_column=_text())
-    location: str = Field(sa_column=_text())
-    created_at: datetime = Field(sa_column=_time())
-    last_used_at: datetime = Field(sa_column=_time())
+    size_bytes: int = Field(sa_column=bigint_column())
+    content_type: str = Field(sa_column=text_column())
+    location: str = Field(sa_column=text_column())
+    created_at: datetime = Field(sa_column=time_column())
+    last_used_at: datetime = Field(sa_column=time_column())
 
 
 class LogChunkRow(SQLModel, table=True):
@@ -409,14 +253,14 @@ class LogChunkRow(SQLModel, table=True):
 
     attempt: str = Field(sa_column=Column(Text, primary_key=True))
     seq: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
-    org: str = Field(sa_column=_text())
-    project: str = Field(sa_column=_text())
-    function_uid: str = Field(sa_column=_text())
-    first_time: datetime = Field(sa_column=_time())
-    last_time: datetime = Field(sa_column=_time())
-    received_at: datetime = Field(sa_column=_time())
-    size_bytes: int = Field(sa_column=_bigint())
-    end_bytes: int = Field(sa_column=_bigint())
+    org: str = Field(sa_column=text_column())
+    project: str = Field(sa_column=text_column())
+    function_uid: str = Field(sa_column=text_column())
+    first_time: datetime = Field(sa_column=time_column())
+    last_time: datetime = Field(sa_column=time_column())
+    received_at: datetime = Field(sa_column=time_column())
+    size_bytes: int = Field(sa_column=bigint_column())
+    end_bytes: int = Field(sa_column=bigint_column())
     lines: list[Any] = Field(sa_column=Column(JSON, nullable=False))
 
 
@@ -426,4 +270,4 @@ class EngineRow(SQLModel, table=True):
     __tablename__ = "engine"
 
     id: int = Field(sa_column=Column(SmallInteger, primary_key=True, autoincrement=False))
-    incarnation: str = Field(sa_column=_text())
+    incarnation: str = Field(sa_column=text_column())
