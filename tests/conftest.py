@@ -12,6 +12,7 @@ pytest_plugins = [
     "tests.fixtures.cases",
     "tests.fixtures.clients",
     "tests.fixtures.control",
+    "tests.fixtures.inspecting",
     "tests.fixtures.plane",
     "tests.fixtures.s3",
     "tests.fixtures.sweeping",

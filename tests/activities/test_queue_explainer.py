@@ -14,10 +14,10 @@ from controlplane.capacity.function_status import NO_ROOM_MESSAGE, Observation
 from controlplane.capacity.rows import WorkerQueries
 from controlplane.settings import Settings
 from controlplane.store.contract import Document, Key
-from tests.controlplane.calls.test_inspection import bring_down
 from tests.fixtures.calls import ORG, PROJECT, Calls, PutObject, raised, succeeded
 from tests.fixtures.control import ControlWorld, succeed
 from tests.fixtures.eventually import eventually
+from tests.fixtures.inspecting import bring_down
 
 
 class Explaining:
