@@ -70,7 +70,7 @@ class ClaimMutation:
             self._complete(tx, attempt, row, report)
         running = self._body.running
         for row in held.values():
-            if row.name not in running:
+            if row.name not in running and row.let_go_at is None:
                 book.later([row.key], partial(self._return_undelivered, uid=row.uid, attempt=attempt))
         attempt = self._renew(tx, attempt, busy=bool(running or completed))
         cancel = sorted(name for name in running if name not in held or held[name].cancel_requested)
@@ -88,15 +88,19 @@ class ClaimMutation:
         return ClaimAnswer(cancel=cancel, draining=attempt.draining, refused=refused)
 
     def _complete(self, tx: Tx, attempt: AttemptRow, row: CallRow, report: Report) -> None:
-        outcome = _outcome(report, row, tx, self._rules)
-        function = None if outcome.cause is Cause.SUCCEEDED else tx.get(self._claimant.function_key)
-        conclude(tx, row, function, outcome, self._rules)
+        book = CallBook.of(tx)
+        if report.cause is Cause.CANCELLED and row.cancel_requested:
+            _let_go(tx, row)
+        else:
+            outcome = _outcome(report, row, tx, self._rules)
+            function = None if outcome.cause is Cause.SUCCEEDED else tx.get(self._claimant.function_key)
+            conclude(tx, row, function, outcome, self._rules)
         # The worker stops taking calls after a deadline by itself; after a cancel it would go on beside a body it
         # could not stop. Either way the body may still run, so the worker is replaced and killed after a grace.
         if report.cause in (Cause.DEADLINE, Cause.CANCELLED):
             reason = _DRAINED_BY_ITSELF if report.cause is Cause.DEADLINE else _DRAINED_FOR_CANCEL
-            kill_at = tx.now + timedelta(seconds=self._rules.cancel_grace_seconds)
-            book = CallBook.of(tx)
+            asked_at = row.cancel_requested_at or tx.now
+            kill_at = max(tx.now, asked_at + timedelta(seconds=self._rules.cancel_grace_seconds))
             present = book.attempt(attempt) or attempt
             book.patch_attempt(present, draining=True, drain_reason=reason, kill_at=kill_at)
 
@@ -150,6 +154,16 @@ def _admitted(attempt: AttemptRow | None, claimant: Claimant) -> AttemptRow:
     if attempt.function_uid != claimant.function_uid:
         raise ApiError(Reason.WORKER_NOT_ALLOWED, "the credential belongs to a worker of another Function")
     return attempt
+
+
+def _let_go(tx: Tx, row: CallRow) -> None:
+    """Hold a call whose worker says that it was stopped until the worker is gone: only then its body surely is."""
+    document = present_document(tx, row)
+    if row.let_go_at is not None:
+        return
+    if document is not None and not transitions.is_terminal(document):
+        tx.put(row.key, transitions.let_go(document, tx.now))
+    CallBook.of(tx).save(replace(row, let_go_at=tx.now))
 
 
 def _holds(attempt: AttemptRow, row: CallRow) -> bool:

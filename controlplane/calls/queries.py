@@ -16,7 +16,7 @@ from typing import cast
 import asyncpg
 
 from controlplane.calls.engine import CallOutcome, Ended
-from controlplane.calls.rows import CallRef, CallRow, CallState
+from controlplane.calls.rows import LET_GO_GRACES, CallRef, CallRow, CallState
 from controlplane.calls.selection import Lag, engine_lag
 from controlplane.store.database import Database
 
@@ -131,7 +131,8 @@ SELECT DISTINCT attempt FROM (
     WHERE c.state = 'running' AND c.deadline < $1 AND a.last_claim_at >= c.deadline LIMIT $3)
     UNION ALL
     (SELECT c.attempt FROM calls c JOIN attempts a ON a.uid = c.attempt
-    WHERE c.state = 'running' AND c.cancel_requested_at < $2 AND a.last_claim_at >= c.cancel_requested_at LIMIT $3)
+    WHERE c.state = 'running' AND c.cancel_requested_at < $2 AND a.last_claim_at >= c.cancel_requested_at
+        AND (c.let_go_at IS NULL OR c.cancel_requested_at < $4) LIMIT $3)
 ) AS overdue
 """
 
@@ -167,7 +168,7 @@ WHERE finished_at IS NULL AND draining AND state <> 'finished' AND function_uid 
 _TO_KILL = """
 SELECT a.uid, a.epoch, COALESCE(a.drain_reason, '') AS reason FROM attempts a
 WHERE a.state <> 'finished' AND a.finished_at IS NULL AND a.kill_at < $1
-    AND NOT EXISTS (SELECT 1 FROM calls c WHERE c.attempt = a.uid AND c.state = 'running')
+    AND NOT EXISTS (SELECT 1 FROM calls c WHERE c.attempt = a.uid AND c.state = 'running' AND c.let_go_at IS NULL)
 """
 
 _SILENT = """
@@ -249,6 +250,7 @@ class CallQueries:
             now - timedelta(seconds=deadline_grace_seconds),
             now - timedelta(seconds=cancel_grace_seconds),
             limit,
+            now - timedelta(seconds=LET_GO_GRACES * cancel_grace_seconds),
         )
         return [record["attempt"] for record in records]
 

@@ -17,6 +17,7 @@ from controlplane.calls.outcomes import CallRules, Outcome, conclude
 from controlplane.calls.rows import (
     CALL_BY_UID,
     CLAIMANT,
+    LET_GO_GRACES,
     OPEN_CALLS,
     OPEN_CALLS_PER_READ,
     AttemptRow,
@@ -116,8 +117,9 @@ class EndOverdue:
     def _cause(self, tx: Tx, row: CallRow, attempt: AttemptRow) -> Cause | None:
         if row.state is not CallState.RUNNING or attempt.last_claim_at is None:
             return None
+        graces = 1 if row.let_go_at is None else LET_GO_GRACES
         times = (
-            (Cause.CANCELLED, row.cancel_requested_at, self._rules.cancel_grace_seconds),
+            (Cause.CANCELLED, row.cancel_requested_at, graces * self._rules.cancel_grace_seconds),
             (Cause.DEADLINE, row.deadline, self._rules.deadline_grace_seconds),
         )
         for cause, asked_at, grace_seconds in times:

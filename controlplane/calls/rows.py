@@ -35,6 +35,10 @@ class CallState(StrEnum):
 
 PENDING_STATES = frozenset({CallState.DECIDING, CallState.WAITING})
 
+LET_GO_GRACES = 2
+"""A call that its worker let go ends at the latest this many graces after its cancel: the worker is killed after one,
+but not while it runs other calls, and those may take as long as they like."""
+
 PRIORITY_REOFFERED = 0
 PRIORITY_NEW = 1
 
@@ -71,6 +75,9 @@ class CallRow:
     task_token: bytes | None = None
     outcome: dict[str, Any] | None = None
     cancel_requested_at: datetime | None = None
+    let_go_at: datetime | None = None
+    """When its worker reported it cancelled. A thread cannot be stopped, so its body may run on until the worker is
+    gone; the call is held, and charged, until then."""
     created_at: datetime
     updated_at: datetime
 
@@ -127,7 +134,7 @@ class CallRow:
 
 
 _CALL_COLUMNS = tuple(CallRow.__dataclass_fields__)
-_CALL_TIMES = ("deadline", "started_at", "cancel_requested_at", "created_at", "updated_at")
+_CALL_TIMES = ("deadline", "started_at", "cancel_requested_at", "let_go_at", "created_at", "updated_at")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -38,13 +38,14 @@ EDGES: Mapping[Phase, frozenset[Phase]] = {
     Phase.QUEUED: frozenset({Phase.QUEUED, Phase.RUNNING, Phase.CANCELLED, Phase.FAILED}),
     Phase.RUNNING: frozenset({Phase.QUEUED, Phase.RECOVERING, Phase.CANCELLING, *TERMINAL}),
     Phase.RECOVERING: frozenset({Phase.RECOVERING, Phase.RUNNING, Phase.CANCELLED, Phase.FAILED}),
-    Phase.CANCELLING: frozenset({Phase.CANCELLED}),
+    Phase.CANCELLING: frozenset({Phase.CANCELLING, Phase.CANCELLED}),
     Phase.CANCELLED: frozenset(),
     Phase.SUCCEEDED: frozenset(),
     Phase.FAILED: frozenset(),
 }
-"""From each phase to its successors. A message may change within Queued (a retry is scheduled, then offered) and
-within Recovering. Nothing runs in Queued and Recovering, so a cancel ends them without Cancelling."""
+"""From each phase to its successors. A message may change within Queued (a retry is scheduled, then offered), within
+Recovering and within Cancelling (the worker let go of it). Nothing runs in Queued and Recovering, so a cancel ends them
+without Cancelling."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +119,12 @@ def waiting(document: Document, now: datetime, reason: str, message: str) -> Doc
 def cancelling(document: Document, now: datetime) -> Document:
     """Running, and its worker will be told to stop it."""
     return _moved(document, Phase.CANCELLING, now, "", "waiting for the worker to stop the call", None, {})
+
+
+def let_go(document: Document, now: datetime) -> Document:
+    """Cancelling still: the worker reported it stopped, which is certain once the worker is gone."""
+    message = "its worker let go of the call and is being ended, because the body of a call may run on in a thread"
+    return _moved(document, Phase.CANCELLING, now, "", message, None, {})
 
 
 def ended(document: Document, now: datetime, ending: Ending, cost_micro_usd: int) -> Document:

@@ -151,7 +151,7 @@ SELECT percentile_disc(ARRAY[0.5, 0.9]) WITHIN GROUP (ORDER BY ready_at - create
 _STUCK = f"""
 SELECT {COLUMNS} FROM attempts a
 WHERE a.state <> 'finished' AND (a.kill_at < $1 OR (a.state = 'starting' AND a.created_at < $2) OR a.drained_at < $3)
-    AND NOT EXISTS (SELECT 1 FROM calls c WHERE c.attempt = a.uid AND c.state = 'running')
+    AND NOT EXISTS (SELECT 1 FROM calls c WHERE c.attempt = a.uid AND c.state = 'running' AND c.let_go_at IS NULL)
 ORDER BY a.created_at LIMIT $4
 """  # noqa: S608
 

@@ -116,6 +116,7 @@ def upgrade() -> None:
     sa.Column('excused', sa.Boolean(), server_default=sa.text('false'), nullable=False),
     sa.Column('charge_micro_usd', sa.BigInteger(), nullable=False),
     sa.Column('cancel_requested_at', sa.DateTime(timezone=True), nullable=True),
+    sa.Column('let_go_at', sa.DateTime(timezone=True), nullable=True),
     sa.Column('outcome', postgresql.JSONB(astext_type=sa.Text()), nullable=True),
     sa.Column('has_workflow', sa.Boolean(), server_default=sa.text('false'), nullable=False),
     sa.Column('task_token', sa.LargeBinary(), nullable=True),

@@ -180,8 +180,11 @@ async def test_deleting_a_running_call_tells_its_worker_and_ends_as_cancelled(ap
         assert (await api.client.delete(f"{api.path}/functioncalls/{name}")).status_code == 200
         assert (await worker.claim(take=0))["cancel"] == [name]
         await worker.claim({"call": name, "outcome": "Cancelled"}, take=0)
-        seen = [(event["type"], event["object"]["status"]["phase"]) for event in await events.take(3)]
-    assert seen == [("MODIFIED", "Cancelling"), ("MODIFIED", "Cancelled"), ("DELETED", "Cancelled")]
+        seen = [(event["type"], event["object"]["status"]["phase"]) for event in await events.take(2)]
+        assert seen == [("MODIFIED", "Cancelling")] * 2
+        await worker.exits()
+        seen = [(event["type"], event["object"]["status"]["phase"]) for event in await events.take(2)]
+    assert seen == [("MODIFIED", "Cancelled"), ("DELETED", "Cancelled")]
 
 
 async def test_a_cancel_of_an_ended_call_answers_200_and_changes_nothing(api: ServedApi) -> None:

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from controlplane.calls.recovery import EndOverdue
 from controlplane.errors import ApiError, Reason
 from controlplane.store.contract import Key
 from tests.fixtures.calls import Calls, PutObject, raised, said, succeeded
@@ -156,7 +157,7 @@ async def test_a_cancel_of_a_queued_call_ends_it_at_once_for_nothing(calls: Call
     assert await (await calls.worker()).take() == []
 
 
-async def test_a_cancel_of_a_running_call_reaches_its_worker_and_ends_with_its_report(calls: Calls) -> None:
+async def test_a_cancel_of_a_running_call_reaches_its_worker_and_ends_with_the_worker(calls: Calls) -> None:
     [name] = await calls.create()
     worker = await calls.worker()
     await worker.take()
@@ -165,9 +166,19 @@ async def test_a_cancel_of_a_running_call_reaches_its_worker_and_ends_with_its_r
     for _ in range(2):
         assert await worker.claim(take=0) == ([], [name])
     calls.clock.advance(3)
-    await worker.claim(said(name, "Cancelled"), take=0)
+    for _ in range(2):
+        # A thread cannot be stopped: the worker says so whether the body goes on or not.
+        assert await worker.claim(said(name, "Cancelled"), take=0) == ([], [])
     status = await calls.status(name)
-    assert (status["phase"], status["costUSD"]) == ("Cancelled", "0.00003")
+    assert status["phase"] == "Cancelling"
+    assert "its worker let go of the call" in status["message"]
+    calls.clock.advance(2)
+    assert await worker.claim(take=1) == ([], [])
+    assert await worker.claim(take=0, draining=True) == ([], [])
+    assert await calls.phase(name) == "Cancelling"
+    await worker.exits()
+    status = await calls.status(name)
+    assert (status["phase"], status["costUSD"], status["recoveries"]) == ("Cancelled", "0.00005", 0)
 
 
 @pytest.mark.parametrize("record", [succeeded, raised])
@@ -372,3 +383,40 @@ async def test_two_claims_of_one_worker_in_one_batch_give_the_call_to_the_later(
     assert earlier == ([], [])
     assert [call["id"] for call in later[0]] == [name]
     assert (await calls.row(name) or {})["dispatches"] == 2
+
+
+async def test_a_call_that_was_let_go_does_not_keep_its_worker_from_being_killed_but_its_neighbours_do(
+    calls: Calls,
+) -> None:
+    await calls.function("g")
+    first, second = await calls.create("s", "s", function="g")
+    worker = await calls.worker("g", concurrency=2)
+    await worker.take(2)
+    await calls.cancel(first)
+    calls.clock.advance(5)
+    await worker.claim(said(first, "Cancelled"), take=0)
+    calls.clock.advance(25.5)
+    assert await calls.queries.attempts_to_kill(calls.clock.now()) == []
+    await worker.claim(succeeded(second), take=0)
+    assert [ref.uid for ref in await calls.queries.attempts_to_kill(calls.clock.now())] == [worker.claimant.attempt]
+    assert await calls.phase(first) == "Cancelling"
+
+
+async def test_a_call_that_was_let_go_ends_after_two_graces_however_long_its_neighbours_run(calls: Calls) -> None:
+    await calls.function("g", timeout="3600s")
+    first, second = await calls.create("s", "s", function="g", timeout="3600s")
+    worker = await calls.worker("g", concurrency=2)
+    await worker.take(2)
+    await calls.cancel(first)
+    await worker.claim(said(first, "Cancelled"), take=0)
+    for seconds, phase in ((59, "Cancelling"), (1.5, "Cancelled")):
+        calls.clock.advance(seconds)
+        now, rules = calls.clock.now(), calls.rules
+        overdue = await calls.queries.attempts_with_overdue_calls(
+            now, rules.deadline_grace_seconds, rules.cancel_grace_seconds, 10
+        )
+        for attempt in overdue:
+            await calls.writer.write(EndOverdue(attempt, rules))
+        assert await calls.phase(first) == phase
+    assert await calls.phase(second) == "Running"
+    assert (await calls.attempt(worker))["draining"]

@@ -77,6 +77,8 @@ async def test_deleting_a_call_that_is_being_cancelled_waits_for_the_worker_too(
     assert stays is not None
     assert stays["status"]["phase"] == "Cancelling"
     await worker.claim(said(name, "Cancelled"), take=0)
+    assert await calls.phase(name) == "Cancelling"
+    await worker.exits()
     assert await calls.database.fetch("SELECT * FROM objects WHERE name = $1", name) == []
 
 
@@ -138,6 +140,8 @@ async def test_a_deleted_call_that_runs_stays_until_its_worker_let_go(calls: Cal
     assert stays["metadata"]["finalizers"] == ["nodus.dev/call"]
     assert await worker.claim(take=0) == ([], [name])
     await worker.claim(said(name, "Cancelled"), take=0)
+    assert await calls.phase(name) == "Cancelling"
+    await worker.exits()
     assert (name, "Cancelled") in calls.changes
     assert await calls.database.fetch("SELECT * FROM objects WHERE kind = 'FunctionCall'") == []
     assert await calls.row(name) is None

@@ -1,0 +1,149 @@
+"""A cancel meets everything else that can happen to a call, in every order; the call ends once and nothing leaks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from itertools import permutations
+
+import pytest
+
+from controlplane.calls.recovery import LoseAttempt
+from controlplane.calls.transitions import TERMINAL
+from controlplane.capacity.endings import WorkerEnd
+from controlplane.resources.mutations import RaceLostError
+from tests.fixtures.calls import Calls, ScriptedWorker, raised, said, succeeded
+
+
+class Race:
+    """One running call, its worker, and what may happen to them."""
+
+    def __init__(self, calls: Calls, name: str, worker: ScriptedWorker) -> None:
+        self.calls = calls
+        self.name = name
+        self.worker = worker
+
+    async def cancel(self) -> None:
+        await _until_it_wins(self.calls.cancel, self.name)
+
+    async def delete(self) -> None:
+        await _until_it_wins(self.calls.delete, self.name)
+
+    async def success(self) -> None:
+        await self.report(succeeded)
+
+    async def exception(self) -> None:
+        await self.report(raised)
+
+    async def cancelled(self) -> None:
+        await self.report(lambda name: said(name, "Cancelled"))
+
+    async def deadline(self) -> None:
+        await self.report(lambda name: said(name, "DeadlineExceeded"))
+
+    async def report(self, record: Callable[[str], dict[str, object]]) -> None:
+        if not (await self.calls.attempt(self.worker))["finished_at"]:
+            await self.worker.claim(record(self.name), take=0)
+
+    async def lost_reply(self) -> None:
+        if not (await self.calls.attempt(self.worker))["finished_at"]:
+            await self.worker.claim(take=0, running=[])
+
+    async def crash(self) -> None:
+        claimant, now = self.worker.claimant, self.calls.clock.now()
+        end = WorkerEnd(outcome="Exited", exit_code=1)
+        await self.calls.writer.write(LoseAttempt(claimant.attempt, claimant.epoch, now, self.calls.rules, end))
+
+
+async def _until_it_wins(verb: Callable[[str], Awaitable[object]], name: str) -> None:
+    """As the edge does it: again, when the call changed meanwhile."""
+    while True:
+        try:
+            await verb(name)
+        except RaceLostError:
+            continue
+        return
+
+
+async def race(calls: Calls) -> Race:
+    await calls.function(retries={"maxRetries": 1})
+    [name] = await calls.create()
+    worker = await calls.worker()
+    assert await worker.take() == [name]
+    return Race(calls, name, worker)
+
+
+ENDS = ("success", "exception", "cancelled", "deadline", "lost_reply", "crash")
+ENDS_BY_ITSELF = {"success": "Succeeded"}
+"""What ends the call when it comes before the cancel; the others leave it open (a retry, a recovery, the queue)."""
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("order", list(permutations(("cancel", "end", "crash"))), ids="-".join)
+async def test_whatever_the_order_of_a_cancel_and_an_end_the_call_ends_once(
+    calls: Calls, end: str, order: tuple[str, ...]
+) -> None:
+    met = await race(calls)
+    steps: dict[str, Callable[[], Awaitable[None]]] = {
+        "cancel": met.cancel,
+        "end": getattr(met, end),
+        "crash": met.crash,
+    }
+    for step in order:
+        await steps[step]()
+        calls.clock.advance(1)
+    first = order.index("end") < order.index("cancel") and order.index("end") < order.index("crash")
+    expected = ENDS_BY_ITSELF.get(end, "Cancelled") if first else "Cancelled"
+    status = await calls.status(met.name)
+    assert status["phase"] == expected
+    assert ("result" in status) == (expected == "Succeeded")
+    assert [phase in TERMINAL for name, phase in calls.changes if name == met.name].count(True) == 1
+
+
+@pytest.mark.parametrize("verb", ["cancel", "delete"])
+@pytest.mark.parametrize("end", ENDS)
+async def test_a_cancel_and_an_end_in_one_commit_end_the_call_once(calls: Calls, end: str, verb: str) -> None:
+    met = await race(calls)
+    await asyncio.gather(getattr(met, verb)(), getattr(met, end)())
+    await met.crash()
+    left = await calls.database.fetch("SELECT fields ->> 'status.phase' AS phase FROM objects WHERE uid LIKE 'fnc_%'")
+    assert [record["phase"] in TERMINAL for record in left] == ([True] if verb == "cancel" else [])
+    ends = [phase for name, phase in calls.changes if name == met.name and phase in TERMINAL]
+    assert set(ends) <= {"Succeeded", "Cancelled"}
+    # A call that waited is gone with its delete.
+    assert len(set(ends)) <= 1
+
+
+@pytest.mark.case("C28")
+async def test_cancels_around_completion_leak_no_place(calls: Calls) -> None:
+    function = await calls.function()
+    uid = function["metadata"]["uid"]
+    doomed = await calls.create(*["s"] * 500)
+    for number in range(0, 500, 10):
+        worker = await calls.worker(concurrency=10)
+        taken = await worker.take(10)
+        met = [Race(calls, name, worker) for name in taken]
+        # Half of the cancels come before the report and half after it, all in as few commits as there can be.
+        late, early = met[: len(met) // 2], met[len(met) // 2 :]
+        await asyncio.gather(
+            worker.claim(*[succeeded(one.name) for one in late], take=0), *(one.cancel() for one in (*early, *late))
+        )
+        ends = [succeeded(one.name) if number % 20 else said(one.name, "Cancelled") for one in early]
+        await worker.claim(*ends, take=0)
+        await worker.exits()
+    phases = Counter([await calls.phase(name) for name in doomed])
+    assert phases == {"Succeeded": 250, "Cancelled": 250}
+    load = (await calls.queries.loads([uid]))[uid]
+    assert (load.queued, load.running, load.pending) == (0, 0, 0)
+    normal = await calls.create(*["s"] * 200)
+    worker = await calls.worker(concurrency=10)
+    done: list[str] = []
+    while len(done) < len(normal):
+        given, cancel = await worker.claim(*[succeeded(name) for name in worker.running], take=10)
+        assert (len(given), cancel) == (10, [])
+        done += [call["id"] for call in given]
+    await worker.claim(*[succeeded(name) for name in worker.running], take=0)
+    assert done == normal
+    load = (await calls.queries.loads([uid]))[uid]
+    assert (load.queued, load.running, load.pending) == (0, 0, 0)
