@@ -27,6 +27,7 @@ from runtime.sandbox import SandboxSpec, SandboxUnavailableError
 from runtime.uids import UidLease, lease_uid
 from runtime.variables import WorkerIdentity, worker_variables
 
+WORKER_START = Path(__file__).with_name("worker_start.py").read_text()
 RELEASE_SECONDS = 0.3
 """Between SIGTERM and the answer to a held claim: the worker must have seen the signal first, or it polls again."""
 
@@ -221,7 +222,7 @@ class WorkerSupervisor:
         python = sandbox.ENVIRONMENT / "bin" / "python"
         return Command(
             python=python,
-            arguments=[str(python), "-m", "nodus._worker"],
+            arguments=[str(python), "-c", WORKER_START],
             environment=variables,
             directory=str(sandbox.WORKSPACE / (self._plan.directory or "")),
         )

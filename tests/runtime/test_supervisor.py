@@ -93,6 +93,30 @@ async def test_a_worker_runs_on_the_minor_it_was_asked_for(
     await eventually(lambda: log.text("stdout") and log.text("stdout")[0].startswith(f"{minor}."))
 
 
+@pytest.mark.case("C43")
+async def test_as_many_synchronous_calls_run_at_once_as_the_worker_takes(api: ScriptedApi, start: Start) -> None:
+    """More than asyncio has threads on any host: none waits in the worker while its deadline passes."""
+    source = "import threading\nall_here = threading.Barrier(40, timeout=30)\n"
+    api.set_code({"app.py": APP + source + "@app.function()\ndef target(n):\n    all_here.wait()\n    return n\n"})
+    names = [f"call-{number}" for number in range(40)]
+    for name in names:
+        api.call(name, 1)
+    start(identity=WorkerIdentity(attempt="att_test", project="default", function="fn", concurrency=40))
+    await eventually(lambda: len(api.outcomes) == 40, within=60)
+    assert {api.outcomes[name]["outcome"] for name in names} == {"Succeeded"}
+
+
+async def test_the_workers_folder_is_first_on_its_path_as_with_python_m(api: ScriptedApi, start: Start) -> None:
+    source = (
+        "import os, sys\n@app.function()\ndef target():\n    assert os.getcwd() in sys.path and '' not in sys.path\n"
+    )
+    api.set_code({"app.py": APP + source + "    assert sys.modules['__main__'].__spec__.name == 'nodus._worker'\n"})
+    api.call("one")
+    start()
+    await eventually(lambda: "one" in api.outcomes, within=30)
+    assert api.outcomes["one"]["outcome"] == "Succeeded", api.outcomes["one"]
+
+
 async def test_a_result_of_a_megabyte_goes_out_by_a_signed_url_on_loopback(api: ScriptedApi, start: Start) -> None:
     api.set_code({"app.py": APP + "@app.function()\ndef target():\n    return b'x' * 1_000_000\n"})
     api.call("one")
