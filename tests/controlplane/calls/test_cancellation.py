@@ -9,7 +9,7 @@ from itertools import permutations
 
 import pytest
 
-from controlplane.calls.recovery import LoseAttempt
+from controlplane.calls.recovery import EndOverdue, LoseAttempt
 from controlplane.calls.transitions import TERMINAL
 from controlplane.capacity.endings import WorkerEnd
 from controlplane.resources.mutations import RaceLostError
@@ -113,6 +113,43 @@ async def test_a_cancel_and_an_end_in_one_commit_end_the_call_once(calls: Calls,
     assert set(ends) <= {"Succeeded", "Cancelled"}
     # A call that waited is gone with its delete.
     assert len(set(ends)) <= 1
+
+
+async def test_a_call_that_was_let_go_does_not_keep_its_worker_from_being_killed_but_its_neighbours_do(
+    calls: Calls,
+) -> None:
+    await calls.function("g")
+    first, second = await calls.create("s", "s", function="g")
+    worker = await calls.worker("g", concurrency=2)
+    await worker.take(2)
+    await calls.cancel(first)
+    calls.clock.advance(5)
+    await worker.claim(said(first, "Cancelled"), take=0)
+    calls.clock.advance(25.5)
+    assert await calls.queries.attempts_to_kill(calls.clock.now()) == []
+    await worker.claim(succeeded(second), take=0)
+    assert [ref.uid for ref in await calls.queries.attempts_to_kill(calls.clock.now())] == [worker.claimant.attempt]
+    assert await calls.phase(first) == "Cancelling"
+
+
+async def test_a_call_that_was_let_go_ends_after_two_graces_however_long_its_neighbours_run(calls: Calls) -> None:
+    await calls.function("g", timeout="3600s")
+    first, second = await calls.create("s", "s", function="g", timeout="3600s")
+    worker = await calls.worker("g", concurrency=2)
+    await worker.take(2)
+    await calls.cancel(first)
+    await worker.claim(said(first, "Cancelled"), take=0)
+    for seconds, phase in ((59, "Cancelling"), (1.5, "Cancelled")):
+        calls.clock.advance(seconds)
+        now, rules = calls.clock.now(), calls.rules
+        overdue = await calls.queries.attempts_with_overdue_calls(
+            now, rules.deadline_grace_seconds, rules.cancel_grace_seconds, 10
+        )
+        for attempt in overdue:
+            await calls.writer.write(EndOverdue(attempt, rules))
+        assert await calls.phase(first) == phase
+    assert await calls.phase(second) == "Running"
+    assert (await calls.attempt(worker))["draining"]
 
 
 @pytest.mark.case("C28")

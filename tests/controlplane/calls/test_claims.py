@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from controlplane.calls.recovery import EndOverdue
 from controlplane.errors import ApiError, Reason
 from controlplane.store.contract import Key
 from tests.fixtures.calls import Calls, PutObject, raised, said, succeeded
@@ -383,40 +382,3 @@ async def test_two_claims_of_one_worker_in_one_batch_give_the_call_to_the_later(
     assert earlier == ([], [])
     assert [call["id"] for call in later[0]] == [name]
     assert (await calls.row(name) or {})["dispatches"] == 2
-
-
-async def test_a_call_that_was_let_go_does_not_keep_its_worker_from_being_killed_but_its_neighbours_do(
-    calls: Calls,
-) -> None:
-    await calls.function("g")
-    first, second = await calls.create("s", "s", function="g")
-    worker = await calls.worker("g", concurrency=2)
-    await worker.take(2)
-    await calls.cancel(first)
-    calls.clock.advance(5)
-    await worker.claim(said(first, "Cancelled"), take=0)
-    calls.clock.advance(25.5)
-    assert await calls.queries.attempts_to_kill(calls.clock.now()) == []
-    await worker.claim(succeeded(second), take=0)
-    assert [ref.uid for ref in await calls.queries.attempts_to_kill(calls.clock.now())] == [worker.claimant.attempt]
-    assert await calls.phase(first) == "Cancelling"
-
-
-async def test_a_call_that_was_let_go_ends_after_two_graces_however_long_its_neighbours_run(calls: Calls) -> None:
-    await calls.function("g", timeout="3600s")
-    first, second = await calls.create("s", "s", function="g", timeout="3600s")
-    worker = await calls.worker("g", concurrency=2)
-    await worker.take(2)
-    await calls.cancel(first)
-    await worker.claim(said(first, "Cancelled"), take=0)
-    for seconds, phase in ((59, "Cancelling"), (1.5, "Cancelled")):
-        calls.clock.advance(seconds)
-        now, rules = calls.clock.now(), calls.rules
-        overdue = await calls.queries.attempts_with_overdue_calls(
-            now, rules.deadline_grace_seconds, rules.cancel_grace_seconds, 10
-        )
-        for attempt in overdue:
-            await calls.writer.write(EndOverdue(attempt, rules))
-        assert await calls.phase(first) == phase
-    assert await calls.phase(second) == "Running"
-    assert (await calls.attempt(worker))["draining"]

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import pprint
+import re
+import textwrap
+import time
+from collections.abc import Callable
+from urllib.parse import quote, quote_plus
 
 import pytest
 
@@ -45,3 +52,64 @@ def test_values_too_short_to_be_secret_leave_the_text_readable() -> None:
 
 def test_special_characters_of_patterns_mean_themselves() -> None:
     assert redactor(["a.c*(d"])("abc a.c*(d") == f"abc {MARK}"
+
+
+SECRET = "pa$$ w0rd/ünïcode+é"
+
+
+@pytest.mark.parametrize("value", [SECRET, "hunter2-hunter2", "0123456789abcdef0123456789abcdef", "x" * 8])
+@pytest.mark.parametrize(
+    "spell",
+    [
+        lambda value: base64.b64encode(value.encode()).decode(),
+        lambda value: base64.urlsafe_b64encode(value.encode()).decode(),
+        lambda value: value.encode().hex(),
+        lambda value: value.encode().hex().upper(),
+        lambda value: quote(value, safe=""),
+        lambda value: quote(value),
+        lambda value: quote_plus(value),
+        lambda value: repr(value.encode()),
+        lambda value: json.dumps({"key": value}),
+        lambda value: pprint.pformat({"key": value * 12}, width=20),
+        lambda value: "\n".join(value),
+        lambda value: "\n    ".join(textwrap.wrap(base64.b64encode(value.encode()).decode(), 7)),
+        lambda value: base64.encodebytes((value * 12).encode()).decode(),
+        lambda value: "\n".join(f"  | {part}" for part in re.findall(".{1,3}", value)),
+    ],
+)
+def test_a_value_is_taken_out_however_it_is_encoded_or_broken_over_lines(
+    value: str, spell: Callable[[str], str]
+) -> None:
+    text = f"Traceback:\n  failed with {spell(value)}, of all things\n"
+    redacted = redactor([value])(text)
+    assert MARK in redacted
+    plain = re.sub(r"[\s'\"|\\]", "", redacted)
+    assert not any(re.sub(r"[\s'\"|\\]", "", form) in plain for form in (value, quote(value), value.encode().hex()))
+
+
+@pytest.mark.parametrize("prefix", ["", "u", "us", "use", "user:"])
+@pytest.mark.parametrize("suffix", ["", "s", "su", "suf"])
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+def test_a_value_inside_something_that_was_encoded_as_a_whole_cannot_be_read_back(
+    prefix: str, suffix: str, encode: Callable[[bytes], bytes]
+) -> None:
+    whole = encode(f"{prefix}{SECRET}{suffix}".encode()).decode()
+    redacted = redactor([SECRET])(f"Authorization: Basic {whole}")
+    assert MARK in redacted
+    left = redacted.replace("Authorization: Basic ", "").replace(MARK, "")
+    # At most the characters that the value shares with its neighbours are left at either end.
+    assert len(left) <= len(encode(f"{prefix}{suffix}".encode())) + 6
+
+
+def test_a_text_without_a_value_is_the_same_text() -> None:
+    text = "Traceback (most recent call last):\n  File 'x.py', line 1\nValueError: deadbeef cafe\n" * 50
+    assert redactor([SECRET, PEM])(text) == text
+
+
+def test_a_huge_text_is_searched_in_time_that_grows_with_it_alone() -> None:
+    """Some seconds on any machine; quadratic time would take hours."""
+    values = [f"value-number-{number}-of-many" for number in range(20)]
+    begun = time.monotonic()
+    redacted = redactor(values)(("'\n" * 1_000_000) + values[7] + " \n" * 1_000_000)
+    assert MARK in redacted
+    assert time.monotonic() - begun < 60
