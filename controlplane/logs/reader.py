@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from controlplane.clock import Clock
-from controlplane.errors import not_found
-from controlplane.kinds.registry import KINDS
+from controlplane.logs.departed import departed
 from controlplane.logs.news import LogNews
 from controlplane.logs.sources import EVERYTHING, AttemptSource, FunctionsSource, Source, StoredChunk, Window
 from controlplane.logs.subjects import Look, Part, Places, Subject, nanoseconds, subject_of
@@ -64,7 +63,7 @@ class LogReader:
         subject = subject_of(self._places, key, options.attempt)
         look = await subject.look()
         if look is None:
-            raise not_found(KINDS[key.kind].plural, key.name)
+            raise await departed(self._places.database, key)
         reading = _Reading(self._places.database, self._settings, self._clock, options)
         return self._follow(subject, reading) if options.follow else self._once(subject, look, reading)
 
