@@ -261,6 +261,8 @@ def _success(call: str, result: object, limits: ReportLimits) -> Report:
     inline, blob = result.get("inline"), result.get("blob")
     if encoding not in _ENCODINGS:
         return _missing(call, "the result's encoding is neither Pickle nor JSON")
+    if isinstance(inline, str) and blob is not None:
+        return _missing(call, "the result names inline bytes and a blob as well; it may be only one of them")
     if isinstance(inline, str):
         return _inline(call, encoding, inline, limits)
     if not isinstance(blob, str) or not _BLOB.fullmatch(blob):

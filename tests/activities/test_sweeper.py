@@ -253,7 +253,7 @@ async def test_calls_attempts_and_events_are_kept_for_their_time_and_then_forgot
 
 async def test_blobs_nobody_uses_or_names_are_deleted(sweeping: Sweeping) -> None:
     calls = sweeping.calls
-    digests = {name: name * 64 for name in "abc"}
+    digests = {name: name * 64 for name in "abcde"}
     for digest in digests.values():
         await calls.database.execute(
             "INSERT INTO blobs (org, project, digest, size_bytes, content_type, location, created_at, last_used_at) "
@@ -262,10 +262,25 @@ async def test_blobs_nobody_uses_or_names_are_deleted(sweeping: Sweeping) -> Non
         )  # fmt: skip
     await calls.function("g", code={"blob": f"sha256:{digests['a']}"})
     await calls.create(input={"encoding": "Pickle", "blob": f"sha256:{digests['b']}"})
+    running, ended = [
+        (await calls.create("s", input={"encoding": "Pickle", "blob": f"sha256:{digests[name]}"}))[0] for name in "de"
+    ]
+    worker = await calls.worker(concurrency=3)
+    await worker.take(3)
+
+    async def left() -> str:
+        await sweeping.retention.forget_calls()
+        await sweeping.retention.forget_blobs()
+        rows = await calls.database.fetch("SELECT digest FROM blobs ORDER BY digest")
+        return "".join(row["digest"][0] for row in rows)
+
     calls.clock.advance(8 * DAY)
-    await sweeping.retention.forget_blobs()
-    rows = await calls.database.fetch("SELECT digest FROM blobs ORDER BY digest")
-    assert [row["digest"] for row in rows] == [digests["a"], digests["b"]]
+    await worker.claim(succeeded(ended), take=0)
+    # What a call waits with, runs with or has just ended with stays, however long ago it was last read.
+    assert await left() == "abde"
+    assert await calls.phase(running) == "Running"
+    calls.clock.advance(8 * DAY)
+    assert await left() == "abd"
 
 
 async def test_logs_are_kept_as_long_as_calls(sweeping: Sweeping) -> None:

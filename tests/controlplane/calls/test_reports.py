@@ -103,7 +103,7 @@ def test_a_result_is_kept_with_the_digest_of_its_bytes() -> None:
     assert report.result == {**inline(b"value"), "sha256": hashlib.sha256(b"value").hexdigest()}
 
 
-@pytest.mark.parametrize("size", [0, 65_536])
+@pytest.mark.parametrize("size", [0, 65_535, 65_536])
 def test_results_up_to_the_limit_are_kept(size: int) -> None:
     [report] = parsed(completed=[succeeded(**inline(bytes(size)))]).completed
     assert report.cause is Cause.SUCCEEDED
@@ -128,6 +128,7 @@ def test_a_larger_inline_result_fails_its_call(size: int) -> None:
         succeeded(encoding="Marshal", inline=""),
         succeeded(encoding="Pickle", blob="sha256:short"),
         succeeded(encoding="Pickle", blob=["x"]),
+        succeeded(**inline(b"value"), blob=f"sha256:{DIGEST}"),
     ],
 )
 def test_a_record_that_cannot_be_understood_fails_its_own_call(record: dict[str, Any]) -> None:
