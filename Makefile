@@ -55,7 +55,7 @@ bench: setup
 	$(PY) -m bench $(ARGS)
 
 faults: setup
-	SECONDS_OF_FAULTS=$(SECONDS) SEED=$(SEED) $(PY) -m pytest tests/faults -s $(ARGS)
+	SECONDS_OF_FAULTS=$(SECONDS) SEED=$(SEED) $(PY) -m pytest tests/faults/test_faults.py -s $(ARGS)
 
 oracle: setup
 	ORACLE_SECONDS=$(SECONDS) ORACLE_SEED=$(SEED) $(PY) -m pytest tests/oracle --log-cli-level=INFO $(ARGS)

@@ -12,6 +12,7 @@ from typing import Any
 from temporalio import activity
 
 from activities.run_worker_contract import NODE_LOST, NODE_RESTARTED, SETTLE_ATTEMPT, SettleAttemptInput
+from controlplane import failpoints
 from controlplane.calls.outcomes import CallRules
 from controlplane.calls.recovery import LoseAttempt
 from controlplane.capacity.attempts import CloseAttempt
@@ -39,6 +40,7 @@ class AttemptActivities:
         end = WorkerEnd(outcome=exit.outcome, exit_code=exit.exit_code, signal=exit.signal, message=exit.message)
         key = Key("Attempt", settlement.org, settlement.project, settlement.attempt_uid)
         told = await self.settle(key, settlement.epoch, end)
+        failpoints.reach("worker-settled")
         return None if told is None else told.reason
 
     async def settle(self, key: Key, epoch: int, end: WorkerEnd) -> AttemptEnd | None:

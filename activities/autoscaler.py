@@ -21,6 +21,7 @@ from activities.engine import Engine, EngineUnavailableError
 from activities.farewell import Farewell
 from activities.pool_memory import PoolMemory
 from activities.queue_explainer import QueueExplainer
+from controlplane import failpoints
 from controlplane.calls.outcomes import CallRules, duration_seconds
 from controlplane.calls.queries import CallQueries, FunctionLoad
 from controlplane.calls.reports import Redactor
@@ -298,6 +299,8 @@ class Autoscaler:
             rate_micro_usd_per_hour=self._rules.rate_micro_usd_per_hour,
         )
         rows = await self._writer.write(StartWorkers(order))
+        if rows:
+            failpoints.reach("worker-created")
         await asyncio.gather(*(self._look_after(row) for row in rows))
         return rows
 
@@ -308,6 +311,7 @@ class Autoscaler:
         except EngineUnavailableError as error:
             log.warning("a worker waits for the engine", attempt=row.uid, told=str(error))
             return
+        failpoints.reach("worker-started")
         await self._workers.mark_started(row.uid)
 
     # Telling.
@@ -319,6 +323,7 @@ class Autoscaler:
         next_write_at = memory.written_at + self._settings.function_status_seconds
         if memory.seen != memory.written and at >= next_write_at:
             memory.written, memory.written_at = memory.seen, at
+            failpoints.reach("load-observed")
             await self._writer.write(WriteFunctionStatus(look.key, look.uid, memory.seen))
         elif memory.seen != memory.written:
             self._mark(look.key, next_write_at)

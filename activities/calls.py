@@ -20,6 +20,7 @@ from activities.run_call_contract import (
     FinishCallInput,
     RunCallInput,
 )
+from controlplane import failpoints
 from controlplane.calls import engine
 from controlplane.calls.decide import Finish
 from controlplane.calls.rows import CallRef
@@ -38,6 +39,7 @@ class CallActivities:
         """Offer the call again if that was decided, and return or await the end of its dispatch."""
         token = activity.info().task_token
         outcome = await self._writer.write(engine.AttachWorkflow(reference(wait.call), token, wait.offer_after))
+        failpoints.reach("call-attached")
         self._attached(wait.call.uid)
         if outcome is None:
             activity.raise_complete_async()

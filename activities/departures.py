@@ -16,6 +16,7 @@ import structlog
 from activities.attempts import AttemptActivities
 from activities.engine import Engine, EngineUnavailableError
 from activities.run_worker_contract import NODE_LOST, DrainRequest, WorkerAttemptInput
+from controlplane import failpoints
 from controlplane.capacity.attempts import DrainWorkers
 from controlplane.capacity.endings import WorkerEnd
 from controlplane.capacity.pool import DrainReason
@@ -62,6 +63,7 @@ class Departures:
         kill_at = self._clock.now() + timedelta(seconds=self._settings.drain_seconds) if hurry else None
         for reason, uids in by_reason.items():
             await self._writer.write(DrainWorkers(uids, reason, kill_at))
+            failpoints.reach("worker-marked")
         reasons: dict[str, str] = {uid: reason for reason, uids in by_reason.items() for uid in uids}
         going = [worker.row for worker in workers if worker.row.draining or worker.row.uid in reasons]
         await asyncio.gather(*(self.tell(row, reasons.get(row.uid) or row.drain_reason or "") for row in going))

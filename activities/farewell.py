@@ -7,6 +7,7 @@ their callers would otherwise wait for ever.
 
 from __future__ import annotations
 
+from controlplane import failpoints
 from controlplane.calls.decide import Cause
 from controlplane.calls.outcomes import CallRules, Outcome
 from controlplane.calls.recovery import FailCallsOfFunction, ForgetFunction
@@ -32,8 +33,10 @@ class Farewell:
         """The next step of a Function that is being deleted; the last one when it has no workers and no calls left."""
         if not await self._fail_all(uid, None) or alive:
             return
-        await self._deleter.release(key, WORKERS)
+        # The object goes last: it is what the next visit finds when this one does not come to its end.
         await self._writer.write(ForgetFunction(uid))
+        failpoints.reach("function-forgotten")
+        await self._deleter.release(key, WORKERS)
 
     async def fail_calls(self, uid: str, message: str) -> None:
         """Fail the calls of a Function whose workers do not start."""

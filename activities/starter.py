@@ -18,6 +18,7 @@ import structlog
 from activities.engine import Engine, EngineUnavailableError
 from activities.pacing import QUIET_SECONDS, Pacing, Traffic, TransitionMeter
 from activities.run_call_contract import CallOutcome, CallReference
+from controlplane import failpoints
 from controlplane.calls.engine import DetachWorkflow, Ended, MarkReported
 from controlplane.calls.queries import CallQueries, UnreportedCall, UnstartedCall
 from controlplane.calls.rows import CallRef
@@ -173,6 +174,7 @@ class Starter:
         """Complete the call's activity; False when the engine did not answer."""
         async with gate:
             try:
+                failpoints.reach("outcome-reporting")
                 taken = await self._engine.complete_call(report.token, CallOutcome(**report.outcome.to_json()))
                 # Not taken: an earlier answer was lost on its way to us, or the workflow asks again behind a new token
                 # and is told then. Only a decision that no workflow is left to make needs a new one.
@@ -180,6 +182,7 @@ class Starter:
                 orphaned = orphaned and not await self._engine.call_is_open(report.ref.uid)
             except EngineUnavailableError:
                 return False
+            failpoints.reach("outcome-reported")
             mutation = DetachWorkflow if orphaned else MarkReported
             await self._writer.write(mutation(report.ref, report.token))
             return True
@@ -250,7 +253,9 @@ class Starter:
         If the process dies in between, the next look finds the row again and the workflow completed.
         """
         try:
+            failpoints.reach("call-starting")
             await self._engine.start_call(_reference(call), urgent=False, ended=end.to_json())
+            failpoints.reach("call-started")
             await self._writer.write(MarkReported(call, None))
         except EngineUnavailableError as error:
             log.warning("a workflow could not be started, trying again", call=call.uid, told=str(error))
@@ -261,6 +266,7 @@ class Starter:
     async def _start(self, call: CallRef, *, urgent: bool) -> None:
         reference = _reference(call)
         try:
+            failpoints.reach("call-starting")
             if call.uid in self._asked_again:
                 log.warning("a workflow did not come for its call and is asked again", call=call.uid)
                 self._asked_again.remove(call.uid)
@@ -276,6 +282,8 @@ class Starter:
             log.warning("a workflow could not be started, trying again", call=call.uid, told=str(error))
             await asyncio.sleep(OUTAGE_PAUSE_SECONDS)
             self._board.attached(call.uid)
+        else:
+            failpoints.reach("call-started")
 
 
 def _reference(call: CallRef) -> CallReference:

@@ -32,6 +32,10 @@ class Settings(BaseSettings):
         description="32 random bytes in hex: keys token hashes, signed URLs and Secrets at rest; lose it, lose them.",
     )
 
+    failpoints_dir: Path | None = Field(
+        default=None, description="Folder that names points at which this process dies, for tests (docs/faults.md)."
+    )
+
     # Identity
     token_cache_seconds: float = Field(
         default=1.0, description="How long a looked-up credential is trusted; a revoked one works this much longer."

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
+from controlplane import failpoints
 from controlplane.blobs.service import BlobStore, open_blob_store
 from controlplane.calls.dispatcher import Dispatcher
 from controlplane.calls.hooks import FunctionCallHooks
@@ -54,6 +55,7 @@ class Core:
 @contextlib.asynccontextmanager
 async def open_core(settings: Settings) -> AsyncIterator[Core]:
     """Open the store; on the way out what waits is committed first."""
+    failpoints.watch_folder(settings.failpoints_dir)
     clock = SystemClock()
     database = Database(settings.database_url, settings.database_pool_size)
     feed = ChangeFeed(database, settings)

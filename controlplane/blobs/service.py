@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
+from controlplane import failpoints
 from controlplane.blobs.backend import Backend, BytesMissingError, ByteStream, DirectAccess, address_at, new_location
 from controlplane.blobs.disk import DiskBackend
 from controlplane.blobs.signing import BlobAddress, UploadGrant, UrlSigner
@@ -108,6 +109,7 @@ class BlobStore:
             async with self._spool.receive(grant, chunks) as path:
                 location = new_location(grant.address)
                 await self._backend.publish(path, location, grant.content_type)
+                failpoints.reach("blob-published")
                 await self._record(StoredBlob(grant.address, grant.size_bytes, grant.content_type, location))
         finally:
             self._uploads -= 1
@@ -147,6 +149,7 @@ class BlobStore:
         """Delete a blob unless it was used since; whether it went."""
         rows = await self._database.fetch(REMOVE_IDLE, *_key(address), unused_since)
         for row in rows:
+            failpoints.reach("blob-forgotten")
             await self._backend.remove(row["location"])
         return bool(rows)
 

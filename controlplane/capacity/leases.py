@@ -12,6 +12,7 @@ from typing import Any
 
 import asyncpg
 
+from controlplane import failpoints
 from controlplane.clock import Clock, format_time
 from controlplane.errors import ApiError, Reason, not_found
 from controlplane.identity.tokens import TokenHasher, mint_attempt_token
@@ -83,6 +84,7 @@ class AttemptLeases:
         )
         if minted is None:
             raise _over(attempt)
+        failpoints.reach("worker-leased")
         if environment.versions:
             await self._writer.write(HoldVersions(attempt, environment.secrets, environment.versions))
         if environment.secrets:

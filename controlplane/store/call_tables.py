@@ -116,7 +116,6 @@ class DispatchRow(SQLModel, table=True):
     call_created_at: datetime = Field(sa_column=time_column())
     started_at: datetime = Field(sa_column=time_column())
     cancel_requested_at: datetime | None = Field(sa_column=time_column(nullable=True))
-    let_go_at: datetime | None = Field(sa_column=time_column(nullable=True))
     ended_at: datetime = Field(sa_column=time_column())
     cause: str = Field(sa_column=text_column())
     reported: bool = Field(sa_column=flag_column())

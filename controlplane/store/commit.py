@@ -18,6 +18,7 @@ import asyncpg
 import orjson
 import structlog
 
+from controlplane import failpoints
 from controlplane.clock import Clock
 from controlplane.errors import ApiError, Reason
 from controlplane.machinery.kind import Kind
@@ -88,7 +89,9 @@ class Committer:
         try:
             connection = await self._connected()
             xact, changes = await self._run(connection, pendings, entered)
+            failpoints.reach("commit-ready")
             await self._end(connection, xact)
+            failpoints.reach("commit-written")
         except BaseException as error:
             await self._abandon()
             for hook in reversed(entered):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 import structlog
 
+from controlplane import failpoints
 from controlplane.store.database import DRIVER_ERRORS, Database, is_passing
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Notifier:
     async def _send(self) -> None:
         while self._again:
             self._again = False
+            failpoints.reach("commit-answered")
             if not (await self._told() or await self._told()):
                 log.warning("a notification was lost; readers will poll", rv=self._rv)
             await asyncio.sleep(PAUSE_SECONDS)

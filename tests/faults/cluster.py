@@ -67,7 +67,8 @@ class Cluster:
         self.history = folder / "history.jsonl"
         self.marks = folder / "marks"
         self.settings = {**SETTINGS, **(settings or {})}
-        for path in (self.logs, self.marks):
+        self.failpoints = folder / "failpoints"
+        for path in (self.logs, self.marks, self.failpoints):
             path.mkdir(parents=True)
         self._secrets = {name: secrets.token_hex(32) for name in ("secret_key", "node_token", "database_password")}
         self.postgres = EmbeddedPostgres(
@@ -99,7 +100,7 @@ class Cluster:
         key_file = self.folder / "admin.key"
         await run_to_end(
             [sys.executable, "-m", "workers", "init", "--key-file", str(key_file)],
-            environment=self._environment("api-1"),
+            environment=self.environment("api-1"),
             log=self.logs / "init.log",
         )
         self.key = key_file.read_text().strip()
@@ -142,7 +143,7 @@ class Cluster:
         overrides = {f"NODUS_SERVER_{setting.upper()}": value for setting, value in extra.items()}
         self._processes[name] = start_child(
             [sys.executable, "-m", program, *arguments],
-            environment={**self._environment(name), **self._extra[name], **overrides},
+            environment={**self.environment(name), **self._extra[name], **overrides},
             log=self.logs / f"{name}.log",
             death_signal=signal.SIGKILL,
         )
@@ -172,6 +173,12 @@ class Cluster:
         """kill -9 and a new start."""
         self.kill(name)
         await self.start_member(name)
+
+    async def revive(self) -> list[str]:
+        """Start again what has died by itself; the names."""
+        dead = [name for name in SERVERS if self._processes[name].poll() is not None]
+        await asyncio.gather(*(self.start_member(name) for name in dead))
+        return dead
 
     async def stop_politely(self, name: str) -> None:
         """SIGTERM, as an operator's restart does."""
@@ -226,7 +233,8 @@ class Cluster:
         await admin.execute("SELECT pg_reload_conf()")
         await admin.close()
 
-    def _environment(self, name: str) -> dict[str, str]:
+    def environment(self, name: str) -> dict[str, str]:
+        """The variables of a member's process."""
         port = {names: str(port) for names, port in self._ports.items()}.get(name, "0")
         sql = self.sql[name].port if name in self.sql else self.postgres.port
         engine = f"127.0.0.1:{self.engine[name].port}" if name in self.engine else self.temporal.address
@@ -234,6 +242,7 @@ class Cluster:
             "database_url": self.postgres.url.replace(f":{self.postgres.port}/", f":{sql}/"),
             "temporal_address": engine,
             "data_dir": str(self.folder / "data"),
+            "failpoints_dir": str(self.failpoints),
             "secret_key": self._secrets["secret_key"],
             "node_token": self._secrets["node_token"],
             "http_port": port,

@@ -39,6 +39,11 @@ class Run:
             *(client.make_and_wait(self.rng.sample(list(kinds), len(kinds)), bound_seconds) for client in self.clients)
         )
 
+    async def patch_function(self, name: str, patch: Mapping[str, Any]) -> None:
+        """Change a Function."""
+        headers = {"Content-Type": "application/merge-patch+json"}
+        await self.clients[0].request("PATCH", f"{ROOT}/functions/{name}", json=patch, headers=headers)
+
     async def verdict(self) -> list[str]:
         """Come to rest, and say what is wrong."""
         await come_to_rest(self.cluster, self.functions)
