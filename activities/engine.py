@@ -57,16 +57,13 @@ class Engine:
         answer = await self._bounded(self._client.workflow_service.describe_namespace(request))
         return answer.namespace_info.id
 
-    async def start_call(self, call: CallReference, *, urgent: bool, ended: dict[str, Any] | None = None) -> bool:
-        """Start the call's workflow; False when it ran and completed before.
-
-        With `ended` it is told that the call is over and how, and does not ask, unless it runs already.
-        """
+    async def start_call(self, call: CallReference, *, urgent: bool) -> bool:
+        """Start the call's workflow, unless it runs; False when it ran and completed before."""
         try:
             await self._bounded(
                 self._client.start_workflow(
                     FUNCTION_CALL_WORKFLOW,
-                    FunctionCallInput(call=call, ended=ended),
+                    FunctionCallInput(call=call),
                     id=call_workflow_id(call.uid),
                     task_queue=CONTROL_TASK_QUEUE,
                     static_summary=f"{call.project}/{call.name}",
@@ -79,6 +76,26 @@ class Engine:
         except WorkflowAlreadyStartedError:
             return False
         return True
+
+    async def tell_end(self, call: CallReference, ended: dict[str, Any]) -> None:
+        """Start the call's workflow with its end, which completes it at once; one that runs already asks for it.
+
+        That one may wait behind an activity that was lost with its process, and nothing else would end the wait.
+        """
+        try:
+            await self._bounded(
+                self._client.start_workflow(
+                    FUNCTION_CALL_WORKFLOW,
+                    FunctionCallInput(call=call, ended=ended),
+                    id=call_workflow_id(call.uid),
+                    task_queue=CONTROL_TASK_QUEUE,
+                    id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
+                    id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                )
+            )
+        except WorkflowAlreadyStartedError:
+            if await self.call_is_open(call.uid):
+                await self.restart_call(call)
 
     async def restart_call(self, call: CallReference) -> None:
         """Start the call's workflow whatever became of an earlier one, and let one that runs ask for its outcome."""

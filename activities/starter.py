@@ -250,11 +250,11 @@ class Starter:
     async def _end(self, call: CallRef, end: Ended) -> None:
         """Tell the engine of a call that was over before its workflow started, and that is all.
 
-        If the process dies in between, the next look finds the row again and the workflow completed.
+        If the process dies in between, the next look finds the row again and the workflow started or completed.
         """
         try:
             failpoints.reach("call-starting")
-            await self._engine.start_call(_reference(call), urgent=False, ended=end.to_json())
+            await self._engine.tell_end(_reference(call), end.to_json())
             failpoints.reach("call-started")
             await self._writer.write(MarkReported(call, None))
         except EngineUnavailableError as error:

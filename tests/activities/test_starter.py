@@ -7,13 +7,17 @@ import secrets
 import pytest
 from temporalio.client import Client
 from temporalio.service import RPCError
+from temporalio.worker import Worker
 
 from activities.engine import Engine, call_workflow_id
 from activities.pacing import Pacing, Traffic, TransitionMeter
+from activities.run_call_contract import CONTROL_TASK_QUEUE, CallReference
 from activities.starter import AttachBoard, Starter
 from controlplane.calls.engine import AttachWorkflow
-from tests.fixtures.calls import Calls
+from tests.fixtures.calls import Calls, succeeded
 from tests.fixtures.eventually import eventually
+from tests.fixtures.scripted import HANG, ScriptedCall, ended
+from workflows.function_call import FunctionCallWorkflow
 
 
 async def test_a_workflow_is_in_flight_until_it_has_attached() -> None:
@@ -66,6 +70,50 @@ async def test_workflows_that_attach_in_another_process_leave_room_for_the_next(
         for ref in refs:
             with contextlib.suppress(RPCError):
                 await temporal_client.get_workflow_handle(call_workflow_id(ref.uid)).terminate()
+
+
+@pytest.mark.case("a-lost-activity-of-an-ended-call")
+async def test_a_workflow_whose_activity_was_lost_ends_when_its_call_has_ended(
+    calls: Calls, temporal_client: Client
+) -> None:
+    """A control process took the activity and died before it attached; meanwhile the call ended."""
+    calls._numbers = secrets.randbelow(10**9)  # The engine is shared by all tests.
+    await calls.function()
+    [name] = await calls.create("s")
+    ref = await calls.ref(name)
+    engine = Engine(temporal_client, 5.0)
+    activities = ScriptedCall(HANG, ended())
+    starter = Starter(
+        database=calls.database, writer=calls.writer, feed=calls.feed, engine=engine, board=AttachBoard(),
+        settings=calls.settings, clock=calls.clock,
+    )  # fmt: skip
+    async with Worker(
+        temporal_client,
+        task_queue=CONTROL_TASK_QUEUE,
+        workflows=[FunctionCallWorkflow],
+        activities=activities.activities,
+    ):
+        reference = CallReference(uid=ref.uid, org=ref.org, project=ref.project, name=ref.name)
+        await engine.start_call(reference, urgent=False)
+        await eventually(lambda: activities.tokens, within=30)
+        worker = await calls.worker()
+        await worker.take()
+        await worker.claim(succeeded(name), take=0)
+        running = asyncio.create_task(starter.run())
+        try:
+            await eventually(lambda: _is_closed(engine, ref.uid), within=30)
+            await eventually(lambda: _is_reported(calls, ref.uid), within=30)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+async def _is_closed(engine: Engine, uid: str) -> bool:
+    return not await engine.call_is_open(uid)
+
+
+async def _is_reported(calls: Calls, uid: str) -> bool:
+    return not await calls.database.fetch("SELECT 1 FROM calls WHERE uid = $1", uid)
 
 
 def test_the_pace_is_that_of_the_last_second() -> None:
