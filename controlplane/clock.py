@@ -1,8 +1,9 @@
 """The one source of "now" for everything the server stamps.
 
 Durations that are billed and deadlines that are enforced come from a single clock, injected where it is needed, so
-tests can move it and no two modules disagree. `workers/wiring.py` passes `SystemClock`; times on the wire are written
-by `format_time` and `format_time_micro`.
+tests can move it and no two modules disagree. `workers/wiring.py` passes the database's time
+(`store/server_clock.py`), so that no two processes disagree either; `SystemClock` is for what runs before there is a
+database. Times on the wire are written by `format_time` and `format_time_micro`.
 """
 
 from __future__ import annotations

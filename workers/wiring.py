@@ -16,7 +16,7 @@ from controlplane.blobs.service import BlobStore, open_blob_store
 from controlplane.calls.dispatcher import Dispatcher
 from controlplane.calls.hooks import FunctionCallHooks
 from controlplane.calls.waiting import WaitingClaims
-from controlplane.clock import Clock, SystemClock
+from controlplane.clock import Clock
 from controlplane.kinds.registry import KINDS
 from controlplane.resources import Resources, build
 from controlplane.secrets.environment import SecretReader
@@ -28,6 +28,7 @@ from controlplane.store.changes import ChangeFeed
 from controlplane.store.database import Database
 from controlplane.store.hooks import KindHooks
 from controlplane.store.objects import Objects
+from controlplane.store.server_clock import DatabaseClock
 from controlplane.store.writer import Writer
 
 CACHED_KINDS = frozenset({"App", "Function", "Image", "Project", "Secret"})
@@ -56,8 +57,8 @@ class Core:
 async def open_core(settings: Settings) -> AsyncIterator[Core]:
     """Open the store; on the way out what waits is committed first."""
     failpoints.watch_folder(settings.failpoints_dir)
-    clock = SystemClock()
     database = Database(settings.database_url, settings.database_pool_size)
+    clock = DatabaseClock(database)
     feed = ChangeFeed(database, settings)
     writer = Writer(database=database, clock=clock, kinds=KINDS, feed=feed, settings=settings)
     objects = Objects(database)
@@ -70,6 +71,8 @@ async def open_core(settings: Settings) -> AsyncIterator[Core]:
     async with contextlib.AsyncExitStack() as closing:
         await database.open()
         closing.push_async_callback(database.close)
+        await clock.start()
+        closing.push_async_callback(clock.stop)
         await feed.start()
         closing.push_async_callback(feed.stop)
         await cache.start()

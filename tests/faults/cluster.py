@@ -27,6 +27,7 @@ from activities.run_worker_contract import node_task_queue
 from controlplane.settings import Settings
 from tests.faults.proxy import Proxy
 from tests.fixtures.eventually import eventually
+from tests.fixtures.host_clock import moved_clock
 from workers.engines.child import free_port, start_child, stop_child
 from workers.engines.postgres import EmbeddedPostgres
 from workers.engines.probe import says_ok
@@ -55,7 +56,6 @@ SETTINGS: Mapping[str, str] = {
     "blob_url_seconds": "300",
 }
 HEARTBEAT_SECONDS = 1.25
-FAKETIME_LIBRARY = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"
 
 
 class Cluster:
@@ -200,8 +200,7 @@ class Cluster:
 
     def move_clock(self, name: str, seconds: int) -> None:
         """From its next start on the member's clock is off by this much; for the node, that of its next workers."""
-        moved = {"LD_PRELOAD": FAKETIME_LIBRARY, "FAKETIME": f"{seconds:+d}s", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
-        clock = moved if seconds else {}
+        clock = moved_clock(seconds)
         if name == NODE:
             (self.folder / "node.clock").write_text(json.dumps(clock))
         else:

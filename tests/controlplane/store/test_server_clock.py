@@ -1,0 +1,69 @@
+"""The clock that all processes share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from controlplane.store.database import Database
+from controlplane.store.server_clock import DatabaseClock
+from tests.fixtures.host_clock import moved_clock, needs_faketime
+
+ROOT = Path(__file__).resolve().parents[3]
+TELL = """
+import asyncio, sys
+from datetime import UTC, datetime
+from controlplane.store.database import Database
+from controlplane.store.server_clock import DatabaseClock
+
+async def main():
+    database = Database(sys.argv[1], pool_size=1)
+    await database.open()
+    clock = DatabaseClock(database)
+    await clock.start()
+    print(datetime.now(UTC).isoformat(), clock.now().isoformat())
+    await clock.stop()
+    await database.close()
+
+asyncio.run(main())
+"""
+
+
+async def test_it_tells_the_time_of_the_database(database: Database) -> None:
+    clock = DatabaseClock(database)
+    await clock.start()
+    before: datetime = await database.fetchval("SELECT clock_timestamp()")
+    told = clock.now()
+    after: datetime = await database.fetchval("SELECT clock_timestamp()")
+    await clock.stop()
+    margin = timedelta(seconds=0.5)
+    assert before - margin < told < after + margin
+    assert told.utcoffset() == timedelta(0)
+
+
+async def test_it_counts_on_while_the_database_is_away(database: Database) -> None:
+    clock = DatabaseClock(database)
+    await clock.ask()
+    first = clock.now()
+    await database.close()
+    assert timedelta(0) < clock.now() - first < timedelta(seconds=30)
+
+
+@needs_faketime
+async def test_a_host_whose_clock_is_wrong_tells_the_same_time(database_url: str) -> None:
+    """The process of its own believes that it is ten minutes later."""
+    done = subprocess.run(
+        [sys.executable, "-c", TELL, database_url],
+        cwd=ROOT,
+        env={**os.environ, **moved_clock(600)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    host, told = (datetime.fromisoformat(text) for text in done.stdout.split())
+    assert host - told > timedelta(seconds=500)
+    assert abs(datetime.now(UTC) - told) < timedelta(seconds=60)
