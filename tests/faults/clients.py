@@ -19,7 +19,7 @@ import orjson
 
 from tests.faults.cluster import Cluster
 from tests.faults.history import ASKED, CREATED, ENDED, SEEN, History
-from tests.faults.plans import KINDS, Kind
+from tests.faults.plans import KINDS
 
 ROOT = "/apis/nodus.dev/v1/namespaces/default"
 TERMINAL = frozenset({"Succeeded", "Failed", "Cancelled"})
@@ -43,16 +43,17 @@ class Client:
         self._rng = rng
         self._history = History(cluster.history, by=name)
         self._marks = str(cluster.marks)
+        self.gate = cluster.marks / f"gate of {function}"
         self._http = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {cluster.key}"}, timeout=REQUEST_SECONDS, trust_env=False
         )
         self._ends: dict[str, asyncio.Future[str]] = {}
         self._watching: asyncio.Task[None] | None = None
-        self._selector = {"fieldSelector": f"spec.session={name}"}
+        self.selector = {"fieldSelector": f"spec.session={name}"}
 
     async def __aenter__(self) -> Client:
         # Nothing is missed that this client makes: the watch begins before its first call.
-        listed = await self.request("GET", f"{ROOT}/functioncalls", params={**self._selector, "limit": "1"})
+        listed = await self.request("GET", f"{ROOT}/functioncalls", params={**self.selector, "limit": "1"})
         position: str = listed.json()["metadata"]["resourceVersion"]
         self._watching = asyncio.create_task(self._watch_for_ever(position))
         return self
@@ -87,20 +88,24 @@ class Client:
 
     async def call(self, kind: str, bound_seconds: float) -> str:
         """Create one call; its name."""
-        body = self._document(KINDS[kind])
+        body = self.document(kind)
         answer = await self.request("POST", f"{ROOT}/functioncalls", json=body, headers=_keyed())
         assert answer.status_code == 201, answer.text
         return self._created(answer.json(), kind, bound_seconds)
 
     async def map(self, kinds: Sequence[str], bound_seconds: float) -> list[str]:
         """Create calls of these kinds in one request; their names."""
-        items = [self._document(KINDS[kind]) for kind in kinds]
+        items = [self.document(kind) for kind in kinds]
         body = {"apiVersion": "nodus.dev/v1", "kind": "FunctionCallList", "items": items}
         path = f"{ROOT}/functions/{self._function}/calls"
         answer = await self.request("POST", path, json=body, headers=_keyed())
         assert answer.status_code == 201, answer.text
         made = zip(answer.json()["items"], kinds, strict=True)
         return [self._created(document, kind, bound_seconds) for document, kind in made]
+
+    async def adopt(self, content: bytes, kind: str, bound_seconds: float) -> str:
+        """Take over a call from the answer to its creation, and wait for its end."""
+        return await self.end_of(self._created(orjson.loads(content), kind, bound_seconds), bound_seconds)
 
     async def ask(self, name: str, what: str) -> None:
         """Cancel or delete a call."""
@@ -136,7 +141,8 @@ class Client:
             await self.ask(name, KINDS[kind].ask)
         return await waiting
 
-    def _document(self, kind: Kind) -> Json:
+    def document(self, kind: str) -> Json:
+        """A call of this kind, as the SDK writes it."""
         return {
             "apiVersion": "nodus.dev/v1",
             "kind": "FunctionCall",
@@ -144,8 +150,8 @@ class Client:
             "spec": {
                 "function": self._function,
                 "session": self.name,
-                "input": kind.input(self._marks),
-                **kind.spec,
+                "input": KINDS[kind].input(self._marks, str(self.gate)),
+                **KINDS[kind].spec,
             },
         }
 
@@ -164,7 +170,7 @@ class Client:
     async def _watch_for_ever(self, position: str) -> None:
         while True:
             self._urls.append(self._urls.pop(0))
-            query = {**self._selector, "watch": "true", "resourceVersion": position, "allowWatchBookmarks": "true"}
+            query = {**self.selector, "watch": "true", "resourceVersion": position, "allowWatchBookmarks": "true"}
             timeout = httpx.Timeout(REQUEST_SECONDS, read=SILENCE_SECONDS)
             try:
                 url = f"{self._urls[0]}{ROOT}/functioncalls"

@@ -20,10 +20,12 @@ class Kind:
     ask: str = ""
     once: bool = False
     """The body raises the first time it is run."""
+    held: bool = False
+    """The body goes on until the gate of its run is opened."""
 
-    def input(self, marks: str) -> dict[str, str]:
+    def input(self, marks: str, gate: str) -> dict[str, str]:
         """The payload that tells the worker what to do; `marks` is a folder for what a body must remember."""
-        plan = {**self.body, **({"marks": marks} if self.once else {})}
+        plan = {**self.body, **({"marks": marks} if self.once else {}), **({"gate": gate} if self.held else {})}
         return {"encoding": "Pickle", "inline": base64.b64encode(json.dumps(plan).encode()).decode()}
 
 
@@ -36,6 +38,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "slow": Kind(body={"kind": "succeed", "seconds": 3}, phases=SUCCEEDED),
         "retry": Kind(body={"kind": "succeed"}, phases=SUCCEEDED, once=True),
         "blob": Kind(body={"kind": "succeed", "bytes": 100_000}, phases=SUCCEEDED),
+        "held": Kind(body={"kind": "succeed"}, phases=SUCCEEDED, held=True),
         "raise": Kind(body={"kind": "raise"}, phases=frozenset({"Failed"})),
         "deadline": Kind(body={"kind": "succeed", "seconds": 60}, phases=frozenset({"Failed"}), spec={"timeout": "2s"}),
         "cancel": Kind(body={"kind": "succeed", "seconds": 1.5}, phases=STOPPED, ask="cancel"),

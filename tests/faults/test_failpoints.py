@@ -10,6 +10,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from controlplane.failpoints import FAILPOINTS, taken_file
@@ -127,24 +128,25 @@ SCENES: Mapping[str, Scene] = {
 async def test_a_process_that_dies_between_two_writes_costs_nothing(cluster: Cluster) -> None:
     faults = History(cluster.history, by="faults")
     async with fault_run(cluster, seed=1, clients=2) as run:
+        maps = []
         for point, (kinds, do) in SCENES.items():
             faults.add(FAULT, what=f"failpoint {point}")
             (cluster.failpoints / point).write_text("die")
-            maps = asyncio.create_task(run.make_maps(BOUND_SECONDS, kinds))
+            maps.append(asyncio.create_task(run.make_maps(BOUND_SECONDS, kinds)))
             await do(run)
             taken = taken_file(cluster.failpoints, point)
             await eventually(taken.exists, within=90)
             await eventually(cluster.revive, within=30)
-            await maps
+        await asyncio.gather(*maps)
         assert await run.verdict() == []
     connection = await cluster.connect()
     left = "SELECT 1 FROM function_load WHERE function = 'brief' UNION SELECT 1 FROM objects WHERE name = 'brief'"
-    await eventually(lambda: _finds_nothing(connection.fetch(left)), within=60)
+    await eventually(lambda: _finds_nothing(connection, left), within=60)
     await connection.close()
 
 
-async def _finds_nothing(rows: Awaitable[list[object]]) -> bool:
-    return not await rows
+async def _finds_nothing(connection: asyncpg.Connection[asyncpg.Record], query: str) -> bool:
+    return not await connection.fetch(query)
 
 
 async def test_bytes_whose_row_is_gone_are_swept(cluster: Cluster) -> None:

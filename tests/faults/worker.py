@@ -25,6 +25,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tests.faults.history import BEGAN, FINISHED, STARTED, History
+from tests.fixtures.eventually import eventually
 
 Record = dict[str, Any]
 
@@ -32,6 +33,7 @@ GONE = frozenset({401, 403, 404})
 READ_MARGIN_SECONDS = 15.0
 PAUSE_SECONDS_MAX = 3.0
 BLOB_FROM_BYTES = 65_536
+GATE_SECONDS_MAX = 600.0
 
 
 class FencedError(Exception):
@@ -156,6 +158,8 @@ class Worker:
             error = {"type": "ValueError", "message": "not yet", "traceback": "Traceback\nValueError: not yet\n"}
             return {"call": name, "outcome": "RemoteError", "error": error}
         await asyncio.sleep(plan.get("seconds", 0))
+        if "gate" in plan:
+            await eventually(Path(plan["gate"]).exists, within=GATE_SECONDS_MAX, every=0.1)
         if plan["kind"] == "raise":
             error = {"type": "ValueError", "message": "never", "traceback": "Traceback\nValueError: never\n"}
             return {"call": name, "outcome": "RemoteError", "error": error}
