@@ -1,9 +1,9 @@
 """Telling other processes that there are changes to read.
 
 Sent after the commit and from another connection, because NOTIFY inside a transaction takes a lock of the whole
-database cluster until it ends. One notification stands for all changes of a moment. One that fails is sent again over a new
-connection, since an idle connection may have died unnoticed; a lost one costs a poll of the change feed (`changes.py`),
-never data.
+database cluster until it ends. One notification stands for all changes of a moment. One that fails is sent again over
+a new connection, since an idle connection may have died unnoticed; a lost one costs a poll of the change feed
+(`changes.py`), never data.
 """
 
 from __future__ import annotations
