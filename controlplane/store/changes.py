@@ -163,6 +163,7 @@ class ChangeFeed:
 
     async def _run(self) -> None:
         while True:
+            began = time.monotonic()
             try:
                 await self._follow()
             except Exception as error:
@@ -173,7 +174,9 @@ class ChangeFeed:
                     self.subscriptions.end()
                     raise
                 log.warning("the change feed lost its connection", error=repr(error))
-            await asyncio.sleep(RECONNECT_SECONDS)
+            # One that held until now is replaced at once: watchers wait for it.
+            if time.monotonic() - began < RECONNECT_SECONDS:
+                await asyncio.sleep(RECONNECT_SECONDS)
 
     async def _follow(self) -> None:
         connection = await self._database.connect("feed")

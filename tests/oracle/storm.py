@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import socket
 from collections import Counter
@@ -13,6 +14,8 @@ import httpx
 
 from tests.fixtures.replicas import Replica
 from tests.oracle.auditor import Auditor
+
+logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request would hide the result of the run
 
 ROOT = "/apis/nodus.dev/v1"
 PROJECTS = ("default", "other")

@@ -53,7 +53,7 @@ def _settings(database_url: str, folder: Path) -> Settings:
     )
 
 
-@pytest.mark.timeout(SECONDS + 300)
+@pytest.mark.timeout(SECONDS + 600)
 async def test_every_watch_shows_every_change_once_and_in_order_whatever_fails(
     database_url: str, database: Database, tmp_path: Path
 ) -> None:
