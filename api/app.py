@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 
 from api.deps import Deps
 from api.discovery import DiscoveryRoutes
-from api.error_pages import error_page_routes
+from api.error_pages import ErrorPages
 from api.facades import FacadeRoutes
 from api.health import HealthRoutes
 from api.identity import IdentityRoutes
@@ -39,6 +39,6 @@ def create_app(deps: Deps) -> ASGIApp:
         *DiscoveryRoutes(deps).routes(),
         *ReviewRoutes(deps).routes(),
         *FacadeRoutes(deps).routes(),
-        *error_page_routes(),
+        *ErrorPages().routes(),
     ]
     return Edge(app, deps)
