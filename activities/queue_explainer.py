@@ -50,7 +50,8 @@ class QueueExplainer:
     async def explain(self, function: Document, seen: Observation, workers: Sequence[LiveWorker]) -> float | None:
         """Tell the calls that are next in a Function's queue; when to be asked again, None while nothing waits."""
         uid, at = function["metadata"]["uid"], asyncio.get_running_loop().time()
-        if not seen.queued:
+        if not seen.queued or "deletionTimestamp" in function["metadata"]:
+            # Calls of a Function that is being deleted are failed at once, and nobody looks at it afterwards.
             self._told.pop(uid, None)
             return None
         pool = self._pool(function, seen, workers)

@@ -16,10 +16,14 @@ from typing import Any
 
 import pytest
 
+from controlplane.calls.outcomes import CallRules
+from controlplane.calls.recovery import LoseAttempt
 from tests.api.test_access import key
 from tests.fixtures.app import CALL, FUNCTION
+from tests.fixtures.calls import succeeded
 from tests.fixtures.clients import SCRIPTS, ClientSide, Finished, fetched
 from tests.fixtures.eventually import eventually
+from tests.fixtures.http_worker import start_worker
 from workers.client_files import Access, write_kubeconfig
 from workers.tls import TlsFiles
 
@@ -174,6 +178,13 @@ async def test_a_call_tells_why_it_waits_and_what_happened_to_it(kubectl: Kubect
     timeline = json.loads(await kubectl(f"get --raw {path}/timeline"))
     assert [piece["type"] for piece in timeline["status"]["intervals"]] == ["Queued"]
     assert "no worker yet" in await kubectl(f"describe functioncall {name}")
+    worker = await start_worker(api)
+    assert [call["id"] for call in (await worker.claim())["calls"]] == [name]
+    rules, now = CallRules.from_settings(api.core.settings), api.core.clock.now()
+    await api.core.writer.write(LoseAttempt(worker.attempt, 1, now, rules))
+    assert (await worker.post({"completed": [succeeded(name)]})).status_code == 404
+    described = await kubectl(f"describe functioncall {name}")
+    assert re.search(r"Warning +LateResultRefused +.*reported Succeeded of dispatch 1", described), described
 
 
 async def test_objects_are_created_applied_changed_and_deleted(kubectl: Kubectl) -> None:
