@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from api.deps import SubresourceHandler, Target
+from api.negotiation import negotiate
 from api.rendering import pretty
 from controlplane.calls.inspection import CallInspector
 from controlplane.errors import ApiError, Reason
@@ -41,6 +42,7 @@ class CallRoutes:
         """One view of one call."""
         if target.rest:
             raise ApiError(Reason.NOT_FOUND, f"there is nothing below {target.kind.plural}/{target.subresource}")
+        negotiate(request.headers.get("accept", ""))  # refuses who takes no JSON; a view has no other form
         require_object(caller, target.kind, Verb.GET, target.project, target.name)
         await self._require_project(caller.org, target.project)
         shown: Document = await self._views[target.subresource](

@@ -136,9 +136,8 @@ class CallInspector:
             if row is not None and row.state in WAITING_STATES:
                 seen = await self._look(connection, row)
         if seen is not None and seen.function is not None and not seen.pool.ready:
-            starts = (
-                await self._workers.start_records({seen.row.function_uid: pool_revision(seen.function)})
-            ).popitem()[1]
+            uid, revision = seen.row.function_uid, pool_revision(seen.function)
+            starts = (await self._workers.start_records({uid: revision}))[uid]
             failure = starts.last_failure_message or ""
             seen = replace(seen, pool=replace(seen.pool, start_failures=starts.failures, last_failure=failure))
         late_seconds = self._settings.engine_answer_seconds_max

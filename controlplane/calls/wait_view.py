@@ -120,7 +120,9 @@ def _pending(row: CallRow, last: LastDispatch | None, now: datetime, late_second
         reason, what = WaitReason.RETRY_SCHEDULED, f"retry {row.retries} of {facts.get('retries_max', row.retries)}"
     else:
         counted = row.recoveries - row.excused
-        reason, what = WaitReason.RECOVERING, f"recovery {counted} of {facts.get('recoveries_max', counted)}"
+        limit = facts.get("recoveries_max", counted)
+        reason = WaitReason.RECOVERING
+        what = f"recovery {counted} of {limit}" if counted else "a recovery that does not count"
     if now < due:
         return reason, f"{what} follows in {_seconds(due - now)}, at {format_time(due)}"
     if (now - due).total_seconds() > late_seconds:

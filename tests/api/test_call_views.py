@@ -47,6 +47,8 @@ async def test_what_cannot_be_read_is_refused_as_the_call_itself(project: Served
     assert (absent.status_code, absent.json()["reason"]) == (404, "NotFound")
     assert (await project.client.get(f"{call}/{view}/more")).status_code == 404
     assert (await project.client.post(f"{call}/{view}", json={})).status_code == 405
+    protobuf = {"Accept": "application/vnd.kubernetes.protobuf"}
+    assert (await project.client.get(f"{call}/{view}", headers=protobuf)).status_code == 406
     elsewhere = call.replace(project.project_name, "absent-project")
     assert (await project.client.get(f"{elsewhere}/{view}")).status_code == 404
     assert (await project.client.get(f"{project.path}/functions/f/{view}")).status_code == 404
