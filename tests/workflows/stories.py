@@ -133,6 +133,49 @@ async def _cancelled_while_lost(client: Client, queue: str) -> Handle:
     return await _scripted_call(client, queue, ScriptedCall(undecided(Cause.LOST, 1, cancel_requested=True)))
 
 
+async def _cancelled_while_backing_off(client: Client, queue: str) -> Handle:
+    raised = undecided(Cause.RAISED, 1, retries_max=1, initial_delay_seconds=0.1)
+    return await _scripted_call(client, queue, ScriptedCall(raised, ended("Cancelled", "Cancelled")))
+
+
+async def _deleted_while_recovering(client: Client, queue: str) -> Handle:
+    """The object is gone with its last phase."""
+    return await _scripted_call(client, queue, ScriptedCall(undecided(Cause.LOST, 1), ended("")))
+
+
+async def _function_deleted(client: Client, queue: str) -> Handle:
+    return await _scripted_call(client, queue, ScriptedCall(undecided(Cause.FUNCTION_DELETED, 1)))
+
+
+async def _suspected(client: Client, queue: str) -> Handle:
+    """A loss that does not count, as many that do, and the end."""
+    shared = undecided(Cause.LOST, 1, unproven=True, recoveries_max=1)
+    alone = [undecided(Cause.LOST, n, recoveries=n - 1, excused=True, recoveries_max=1) for n in (2, 3)]
+    return await _scripted_call(client, queue, ScriptedCall(shared, *alone))
+
+
+async def _overtaken(client: Client, queue: str) -> Handle:
+    """The end that it wrote came too late: the call had gone on, and ended otherwise."""
+    return await _scripted_call(client, queue, ScriptedCall(undecided(Cause.DEADLINE, 1), ended(), overtaken=True))
+
+
+async def _taken_over(client: Client, queue: str) -> Handle:
+    """The control process dies while the call waits for its retry; another one goes on from the history."""
+    raised = undecided(Cause.RAISED, 1, retries_max=1, initial_delay_seconds=2.0)
+    call = ScriptedCall(raised, ended())
+    async with control(client, queue, call.activities):
+        handle = await start_call(client, queue)
+        await eventually(lambda: _backs_off(handle))
+    async with control(client, queue, call.activities):
+        await handle.result()
+        return handle
+
+
+async def _backs_off(handle: Handle) -> bool:
+    history = await handle.fetch_history()
+    return any(event.HasField("timer_started_event_attributes") for event in history.events)
+
+
 async def _deadline(client: Client, queue: str) -> Handle:
     return await _scripted_call(client, queue, ScriptedCall(undecided(Cause.DEADLINE, 1)))
 
@@ -191,6 +234,25 @@ async def _killed(client: Client, queue: str) -> Handle:
         return handle
 
 
+async def _killed_at_once(client: Client, queue: str) -> Handle:
+    worker = ScriptedWorker(obeys_drain=False)
+    async with control(client, queue, [worker.settle_attempt]), node(client, queue, worker):
+        handle = await start_attempt(client, queue)
+        await worker.started.wait()
+        await handle.signal(WorkerAttemptWorkflow.drain, DrainRequest(reason="LeaseExpired", kill=True))
+        await handle.result()
+        return handle
+
+
+async def _drained_before_a_node_took_it(client: Client, queue: str) -> Handle:
+    worker = ScriptedWorker()
+    async with control(client, queue, [worker.settle_attempt]):
+        handle = await start_attempt(client, queue)
+        await handle.signal(WorkerAttemptWorkflow.drain, DrainRequest(reason="Idle"))
+        await handle.result()
+        return handle
+
+
 async def _no_node(client: Client, queue: str) -> Handle:
     worker = ScriptedWorker()
     async with control(client, queue, [worker.settle_attempt]):
@@ -237,6 +299,12 @@ STORIES = (
     Story(FunctionCallWorkflow, "lost_too_many_workers", _lost_too_many_workers),
     Story(FunctionCallWorkflow, "cancelled", _cancelled),
     Story(FunctionCallWorkflow, "cancelled_while_lost", _cancelled_while_lost),
+    Story(FunctionCallWorkflow, "cancelled_while_backing_off", _cancelled_while_backing_off),
+    Story(FunctionCallWorkflow, "deleted_while_recovering", _deleted_while_recovering),
+    Story(FunctionCallWorkflow, "function_deleted", _function_deleted),
+    Story(FunctionCallWorkflow, "suspected", _suspected),
+    Story(FunctionCallWorkflow, "overtaken", _overtaken),
+    Story(FunctionCallWorkflow, "taken_over", _taken_over),
     Story(FunctionCallWorkflow, "deadline", _deadline),
     Story(FunctionCallWorkflow, "activity_failed", _activity_failed),
     Story(FunctionCallWorkflow, "activity_lost", _activity_lost),
@@ -244,6 +312,8 @@ STORIES = (
     Story(WorkerAttemptWorkflow, "crashed", _worker_crashed),
     Story(WorkerAttemptWorkflow, "drained", _drained),
     Story(WorkerAttemptWorkflow, "killed", _killed),
+    Story(WorkerAttemptWorkflow, "killed_at_once", _killed_at_once),
+    Story(WorkerAttemptWorkflow, "drained_before_a_node_took_it", _drained_before_a_node_took_it),
     Story(WorkerAttemptWorkflow, "no_node", _no_node),
     Story(WorkerAttemptWorkflow, "silent_node", _silent_node),
     Story(ControllerWorkflow, "continued", _continued),
