@@ -6,7 +6,6 @@ they are; here is decided which form of them a client gets.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,15 +15,18 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from api.deps import Deps
+from controlplane.kinds import core_openapi
 from controlplane.kinds.core import CORE_VERSION, DISCOVERED
 from controlplane.machinery import discovery
 from controlplane.machinery.kind import API_VERSION
-from controlplane.machinery.openapi import GROUP_PATH, openapi_document, openapi_index
+from controlplane.machinery.openapi import GROUP_PATH, document_hash, openapi_document, openapi_index
 
 _AGGREGATED_VERSIONS = ("v2", "v2beta1")
 _OPENAPI_V2_PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 KUBERNETES_MINOR = "36"
 """The Kubernetes release whose API conventions are followed; kubectl warns when its own is more than one away."""
+HASHED_SECONDS = 31_536_000
+"""A year, the longest that HTTP caches are told, for a document whose URL names its hash."""
 
 
 class DiscoveryRoutes:
@@ -32,7 +34,10 @@ class DiscoveryRoutes:
 
     def __init__(self, deps: Deps) -> None:
         kinds = tuple(deps.kinds.values())
-        document = orjson.dumps(openapi_document(kinds, release=deps.release))
+        schemas = {
+            GROUP_PATH: _body(openapi_document(kinds, release=deps.release)),
+            **{path: _body(document) for path, document in core_openapi.documents(deps.release).items()},
+        }
         self._documents = {
             "/api": _body({"kind": "APIVersions", "apiVersion": "v1", "versions": [CORE_VERSION]}),
             f"/api/{CORE_VERSION}": _body(discovery.api_resource_list(DISCOVERED, CORE_VERSION)),
@@ -43,8 +48,8 @@ class DiscoveryRoutes:
                 for review in discovery.REVIEWS
             },
             f"/apis/{API_VERSION}": _body(discovery.api_resource_list(kinds)),
-            "/openapi/v3": _body(openapi_index(document)),
-            f"/openapi/v3/{GROUP_PATH}": document,
+            "/openapi/v3": _body(openapi_index(schemas)),
+            **{f"/openapi/v3/{path}": document for path, document in schemas.items()},
             "/version": _body(_version(deps.release)),
         }
         self._aggregated = {
@@ -55,7 +60,7 @@ class DiscoveryRoutes:
                 ("/api", discovery.aggregated(DISCOVERED, version)),
             )
         }
-        self._etags = {path: f'"{hashlib.sha256(body).hexdigest()[:32]}"' for path, body in self._documents.items()}
+        self._hashes = {body: document_hash(body) for body in (*self._documents.values(), *self._aggregated.values())}
 
     def routes(self) -> Sequence[BaseRoute]:
         """A route for each document."""
@@ -67,15 +72,18 @@ class DiscoveryRoutes:
         """The document of the path, aggregated if the client prefers that and it exists."""
         path: str = request.scope["path"]
         aggregated = _wanted_aggregation(request.headers.get("accept", ""))
-        headers = {"Vary": "Accept", "ETag": self._etags[path]}
         if aggregated is not None and (path, aggregated) in self._aggregated:
-            return Response(
-                self._aggregated[(path, aggregated)],
-                headers={"Vary": "Accept", "Content-Type": discovery.aggregated_media_type(aggregated)},
-            )
-        if request.headers.get("if-none-match") == headers["ETag"]:
+            body, media_type = self._aggregated[(path, aggregated)], discovery.aggregated_media_type(aggregated)
+        else:
+            body, media_type = self._documents[path], "application/json"
+        digest = self._hashes[body]
+        headers = {"Vary": "Accept", "ETag": f'"{digest}"'}
+        if request.query_params.get("hash") == digest:
+            # A path with this hash can never answer anything else.
+            headers["Cache-Control"] = f"private, immutable, max-age={HASHED_SECONDS}"
+        if digest in _known(request.headers.get("if-none-match", "")):
             return Response(status_code=304, headers=headers)
-        return Response(self._documents[path], media_type="application/json", headers=headers)
+        return Response(body, headers={**headers, "Content-Type": media_type})
 
     async def openapi_v2(self, request: Request) -> Response:
         """An empty document: clients from before v3 then validate nothing instead of failing (R-DISC-6)."""
@@ -84,6 +92,11 @@ class DiscoveryRoutes:
             return Response(b"", headers={"Content-Type": _OPENAPI_V2_PROTOBUF})
         empty = {"swagger": "2.0", "info": {"title": API_VERSION, "version": "v1"}, "paths": {}, "definitions": {}}
         return Response(orjson.dumps(empty), media_type="application/json")
+
+
+def _known(if_none_match: str) -> set[str]:
+    """The hashes of the documents that the client has."""
+    return {tag.strip().removeprefix("W/").strip('"') for tag in if_none_match.split(",")}
 
 
 def _wanted_aggregation(accept: str) -> str | None:

@@ -7,7 +7,7 @@ and looks at the parameters of the writes to learn whether the server can rehear
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -42,10 +42,19 @@ _REFUSALS_OF_VERB = {
 }
 
 
-def openapi_index(document: bytes) -> dict[str, Any]:
-    """The answer of `/openapi/v3`; the hash makes clients fetch the serialised `document` again when it changed."""
-    digest = hashlib.sha256(document).hexdigest().upper()
-    return {"paths": {GROUP_PATH: {"serverRelativeURL": f"/openapi/v3/{GROUP_PATH}?hash={digest}"}}}
+def openapi_index(documents: Mapping[str, bytes]) -> dict[str, Any]:
+    """The answer of `/openapi/v3`; the hash makes clients fetch a serialised document again when it changed."""
+    return {
+        "paths": {
+            path: {"serverRelativeURL": f"/openapi/v3/{path}?hash={document_hash(document)}"}
+            for path, document in documents.items()
+        }
+    }
+
+
+def document_hash(document: bytes) -> str:
+    """What a document is known by: in the index, and as its ETag."""
+    return hashlib.sha256(document).hexdigest().upper()
 
 
 def openapi_document(kinds: Iterable[Kind], *, release: str = "") -> dict[str, Any]:
@@ -54,12 +63,17 @@ def openapi_document(kinds: Iterable[Kind], *, release: str = "") -> dict[str, A
     paths: dict[str, Any] = {}
     for kind in kinds:
         paths.update(_paths(kind))
+    return document_of(API_VERSION, paths, schemas(kinds), release)
+
+
+def document_of(title: str, paths: dict[str, Any], found: dict[str, Schema], release: str) -> dict[str, Any]:
+    """The document of one group version."""
     return {
         "openapi": "3.0.0",
-        "info": {"title": f"{API_VERSION}", "version": release or VERSION},
+        "info": {"title": title, "version": release or VERSION},
         "paths": dict(sorted(paths.items())),
         "components": {
-            "schemas": schemas(kinds),
+            "schemas": found,
             "securitySchemes": {"BearerToken": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"BearerToken": []}],
@@ -69,8 +83,8 @@ def openapi_document(kinds: Iterable[Kind], *, release: str = "") -> dict[str, A
 def _paths(kind: Kind) -> dict[str, Any]:
     namespaced = kind.scope is Scope.PROJECT
     root = f"/{GROUP_PATH}/namespaces/{{namespace}}" if namespaced else f"/{GROUP_PATH}"
-    place = [_path_parameter("namespace", "The project.")] if namespaced else []
-    named = [*place, _path_parameter("name", "The object's name.")]
+    place = [path_parameter("namespace", "The project.")] if namespaced else []
+    named = [*place, path_parameter("name", "The object's name.")]
     paths: dict[str, Any] = {
         f"{root}/{kind.plural}": _operations(kind, (Verb.LIST, Verb.CREATE, Verb.DELETE_COLLECTION), place),
         f"{root}/{kind.plural}/{{name}}": _operations(kind, (Verb.GET, Verb.UPDATE, Verb.PATCH, Verb.DELETE), named),
@@ -110,28 +124,29 @@ def _operation(kind: Kind, verb: Verb) -> dict[str, Any]:
 
 def _responses(verb: Verb, name: str) -> dict[str, Any]:
     schema = reference(f"{META_PREFIX}Status") if verb is Verb.DELETE_COLLECTION else reference(name)
-    responses: dict[str, Any] = {"200": _response("OK", schema)}
+    responses: dict[str, Any] = {"200": response("OK", schema)}
     if verb is Verb.CREATE:
-        responses["201"] = _response("Created", schema)
-    return responses | _refusals(verb)
+        responses["201"] = response("Created", schema)
+    return responses | refusals(verb)
 
 
-def _refusals(verb: Verb) -> dict[str, Any]:
+def refusals(verb: Verb) -> dict[str, Any]:
     """The refusals that a client must expect by status, and the rest."""
     status = reference(f"{META_PREFIX}Status")
     codes = (*_REFUSALS, *_REFUSALS_OF_VERB.get(verb, ()))
-    told = {str(code): _response(f"{HTTPStatus(code).phrase}.", status) for code in codes}
-    return told | {"default": _response("An error.", status)}
+    told = {str(code): response(f"{HTTPStatus(code).phrase}.", status) for code in codes}
+    return told | {"default": response("An error.", status)}
 
 
-def _response(description: str, schema: Schema, media_type: str = "application/json") -> dict[str, Any]:
+def response(description: str, schema: Schema, media_type: str = "application/json") -> dict[str, Any]:
+    """An answer with a body of the schema."""
     return {"description": description, "content": {media_type: {"schema": schema}}}
 
 
 def _query(verb: Verb) -> list[Schema]:
     match verb:
         case Verb.LIST:
-            return _LIST_PARAMETERS
+            return LIST_PARAMETERS
         case Verb.CREATE | Verb.UPDATE:
             return _WRITE_PARAMETERS
         case Verb.PATCH:
@@ -168,9 +183,9 @@ def _subresource_operation(kind: Kind, subresource: Subresource, verb: str) -> d
         "operationId": f"{verb}{kind.kind}{subresource.name.capitalize()}",
         "tags": [kind.plural],
         "responses": {
-            "200": _response("OK", schema, "text/plain" if is_text else "application/json"),
-            **({"201": _response("Created", schema)} if verb == "create" else {}),
-            **_refusals(Verb(verb)),
+            "200": response("OK", schema, "text/plain" if is_text else "application/json"),
+            **({"201": response("Created", schema)} if verb == "create" else {}),
+            **refusals(Verb(verb)),
         },
         "x-kubernetes-action": "connect" if is_text else _method(verb),
         "x-kubernetes-group-version-kind": group_version_kind(
@@ -191,7 +206,8 @@ def _method(verb: str) -> str:
     return {"create": "post", "update": "put"}.get(verb, verb)
 
 
-def _path_parameter(name: str, description: str) -> Schema:
+def path_parameter(name: str, description: str) -> Schema:
+    """A part of the path that the client fills in."""
     return {"name": name, "in": "path", "required": True, "description": description, "schema": {"type": "string"}}
 
 
@@ -219,7 +235,7 @@ _DELETE_PARAMETERS = [
     _parameter("propagationPolicy", "What happens to what it owns: Foreground, Background or Orphan."),
     _parameter("gracePeriodSeconds", "Ignored.", "integer"),
 ]
-_LIST_PARAMETERS = [
+LIST_PARAMETERS = [
     *_SELECTORS,
     _parameter("limit", "Most objects of a page.", "integer"),
     _parameter("continue", "The token of the page before."),

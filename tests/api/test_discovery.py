@@ -10,6 +10,7 @@ import pytest
 
 from controlplane.errors import Reason
 from controlplane.identity.authenticator import user_label
+from controlplane.machinery.discovery import GROUPS
 from controlplane.store.events import NORMAL, Happening, RecordEvent
 from tests.fixtures.app import ROOT, EventStream, ServedApi, api_settings, serve
 from tests.fixtures.eventually import eventually
@@ -21,6 +22,11 @@ async def get(project: ServedApi, path: str, **headers: str) -> httpx.Response:
     answer = await project.client.get(path, headers=headers)
     assert answer.status_code == 200, answer.text
     return answer
+
+
+def happening(api: ServedApi) -> Happening:
+    """Something that happened to an App of the project."""
+    return Happening(key=api.object_key("App", "a"), uid="app_1", type=NORMAL, reason="Tested", message="it was seen")
 
 
 async def test_groups_and_kinds_are_listed_in_the_legacy_form(project: ServedApi) -> None:
@@ -79,8 +85,76 @@ async def test_schemas_are_found_through_the_index(project: ServedApi) -> None:
         for entry in schema.get("x-kubernetes-group-version-kind", [])
     }
     assert {kind.kind for kind in project.deps.kinds.values()} <= kinds
-    unchanged = await project.client.get(url, headers={"If-None-Match": answer.headers["etag"]})
-    assert unchanged.status_code == 304
+
+
+async def test_every_document_has_a_hash_that_saves_asking_again(project: ServedApi) -> None:
+    index = (await get(project, "/openapi/v3")).json()["paths"]
+    assert set(index) == {"api/v1", *(f"apis/{group}/v1" for group in GROUPS)}
+    for entry in index.values():
+        url = entry["serverRelativeURL"]
+        answer = await get(project, url)
+        assert "immutable" in answer.headers["cache-control"]
+        assert answer.headers["etag"].strip('"') == url.partition("?hash=")[2]
+        outdated = await get(project, f"{url.partition('?')[0]}?hash=0")
+        assert (outdated.content, "cache-control" in outdated.headers) == (answer.content, False)
+
+
+@pytest.mark.parametrize("path", ["/openapi/v3", "/openapi/v3/api/v1", "/api", "/apis", "/apis/nodus.dev/v1"])
+@pytest.mark.parametrize("accept", ["application/json", AGGREGATED.format("v2")])
+async def test_what_the_client_has_is_not_sent_again(project: ServedApi, path: str, accept: str) -> None:
+    answer = await get(project, path, accept=accept)
+    etag = answer.headers["etag"]
+    for known in (etag, f"W/{etag}", f'"other", {etag}'):
+        again = await project.client.get(path, headers={"Accept": accept, "If-None-Match": known})
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)
+    changed = await project.client.get(path, headers={"Accept": accept, "If-None-Match": '"other"'})
+    assert (changed.status_code, changed.content) == (200, answer.content)
+
+
+async def test_the_documents_of_other_groups_describe_what_is_answered(project: ServedApi) -> None:
+    """Every field of a namespace, an event and a review has its place in the schema, to the leaves."""
+    await project.core.writer.write(RecordEvent(happening(project)))
+    schemas: dict[str, Any] = {}
+    for path in ("api/v1", "apis/authorization.k8s.io/v1", "apis/authentication.k8s.io/v1"):
+        document = (await get(project, f"/openapi/v3/{path}")).json()
+        schemas |= {name.rpartition(".")[2]: schema for name, schema in document["components"]["schemas"].items()}
+    answers = [
+        (await get(project, f"/api/v1/namespaces/{project.project_name}")).json(),
+        (await get(project, "/api/v1/namespaces")).json(),
+        (await get(project, f"/api/v1/namespaces/{project.project_name}/events")).json()["items"][0],
+        await review(project, "authorization", "SelfSubjectAccessReview", resourceAttributes={"verb": "get"}),
+        await review(project, "authorization", "SelfSubjectRulesReview", namespace=project.project_name),
+        await review(project, "authentication", "SelfSubjectReview"),
+        await review(project, "authentication", "TokenReview", token=project.key),
+    ]
+    for answer in answers:
+        assert undescribed(answer, schemas[answer["kind"]], schemas) == []
+
+
+async def review(api: ServedApi, group: str, kind: str, **spec: Any) -> Any:
+    path = f"/apis/{group}.k8s.io/v1/{kind.lower()}s"
+    answer = await api.client.post(path, json={"kind": kind, "apiVersion": f"{group}.k8s.io/v1", "spec": spec})
+    assert answer.status_code == 201, answer.text
+    return answer.json()
+
+
+def undescribed(value: Any, schema: dict[str, Any], schemas: dict[str, Any], path: str = "") -> list[str]:
+    """The paths in `value` that the schema does not have."""
+    for step in schema.get("allOf", [schema]):
+        if "$ref" in step:
+            schema = schemas[step["$ref"].rpartition(".")[2]]
+    if isinstance(value, list):
+        return [found for item in value for found in undescribed(item, schema["items"], schemas, f"{path}[]")]
+    if not isinstance(value, dict):
+        return [] if schema.get("type") != "object" else [path]
+    fields, others = schema.get("properties", {}), schema.get("additionalProperties")
+    found = []
+    for name, item in value.items():
+        if name in fields or others:
+            found += undescribed(item, fields.get(name, others), schemas, f"{path}.{name}")
+        elif schema.get("properties") is not None:
+            found.append(f"{path}.{name}")
+    return found
 
 
 async def test_the_second_schema_version_is_empty_in_the_form_asked_for(project: ServedApi) -> None:
@@ -168,12 +242,9 @@ async def test_namespaces_are_watched_and_shown_as_tables(project: ServedApi) ->
 
 
 async def test_events_are_watched_in_the_words_of_core_clients(api: ServedApi) -> None:
-    happening = Happening(
-        key=api.object_key("App", "a"), uid="app_1", type=NORMAL, reason="Tested", message="it was seen"
-    )
     path = f"/api/v1/namespaces/{api.project_name}/events"
     async with api.client.stream("GET", f"{path}?watch=true") as response:
-        await api.core.writer.write(RecordEvent(happening))
+        await api.core.writer.write(RecordEvent(happening(api)))
         event = (await EventStream(response).next())["object"]
     assert (event["involvedObject"]["name"], event["metadata"]["namespace"]) == ("a", api.project_name)
     [item] = (await get(api, path)).json()["items"]

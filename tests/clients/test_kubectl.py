@@ -271,6 +271,23 @@ async def test_every_field_of_every_kind_is_explained(newest: Kubectl, kind: str
     assert len(described.partition("DESCRIPTION:")[2].strip()) > 10
 
 
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("namespace", "phase"),
+        ("namespace.status.phase", "Terminating"),
+        ("selfsubjectaccessreview", "resourceAttributes"),
+        ("selfsubjectaccessreview.status.allowed", "boolean"),
+        ("selfsubjectrulesreview", "resourceRules"),
+        ("selfsubjectreview", "userInfo"),
+        ("tokenreview", "authenticated"),
+        ("events", "involvedObject"),
+    ],
+)
+async def test_what_is_served_of_kubernetes_own_groups_is_explained(newest: Kubectl, path: str, field: str) -> None:
+    assert field in await newest(f"explain {path} --recursive")
+
+
 async def test_the_input_of_a_call_is_explained_to_its_leaves(newest: Kubectl) -> None:
     told = await newest("explain functioncall.spec --recursive")
     assert re.search(r"input\t<Payload> -required-\n\s+blob\t<string>", told)

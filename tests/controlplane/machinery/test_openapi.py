@@ -8,7 +8,7 @@ import pytest
 
 from controlplane.kinds.registry import KINDS
 from controlplane.machinery.kind import Kind, Scope, Verb
-from controlplane.machinery.openapi import openapi_document, openapi_index
+from controlplane.machinery.openapi import GROUP_PATH, openapi_document, openapi_index
 
 DOCUMENT = openapi_document(KINDS.values(), release="1.2.3")
 SCHEMAS = DOCUMENT["components"]["schemas"]
@@ -128,8 +128,8 @@ def test_bounds_and_defaults_of_the_models_are_in_the_schemas() -> None:
 
 
 def test_the_index_changes_with_the_document() -> None:
-    first = openapi_index(orjson.dumps(DOCUMENT))
-    second = openapi_index(orjson.dumps({**DOCUMENT, "info": {}}))
+    first = openapi_index({GROUP_PATH: orjson.dumps(DOCUMENT)})
+    second = openapi_index({GROUP_PATH: orjson.dumps({**DOCUMENT, "info": {}})})
     [(path, entry)] = first["paths"].items()
     assert path == "apis/nodus.dev/v1"
     assert entry["serverRelativeURL"].startswith("/openapi/v3/apis/nodus.dev/v1?hash=")
