@@ -82,13 +82,16 @@ def conclude(tx: Tx, row: CallRow, function: Document | None, outcome: Outcome, 
     decision = decide(facts)
     document = present_document(tx, row)
     if document is not None and row.state is CallState.RUNNING:
+        # What its worker let go of was cancelled, by the worker's own word, however the worker ended then.
+        let_go = row.let_go_at is not None
+        told = transitions.described(outcome.error) if outcome.error else outcome.detail
         CallBook.of(tx).history.ended(
             row,
             tx.now,
-            cause=outcome.cause,
+            cause=Cause.CANCELLED if let_go else outcome.cause,
             followed=decision,
-            reported=outcome.reported,
-            told=transitions.described(outcome.error) if outcome.error else outcome.detail,
+            reported=outcome.reported or let_go,
+            told="" if let_go else told,
             charge_micro_usd=charge,
             kept_max=rules.dispatches_kept_max,
         )

@@ -140,7 +140,7 @@ def _not_waiting(document: Document, now: datetime) -> dict[str, Any]:
     if phase is Phase.RUNNING:
         return {**told, "message": f"it runs on {worker}{since}"}
     if phase is Phase.CANCELLING:
-        return {**told, "message": f"{worker} was told to stop it and has not done so yet"}
+        return {**told, "message": f"{worker} had it: {status.get('message', 'it is being cancelled')}"}
     ended = f" at {status['completionTime']}" if "completionTime" in status else ""
     return {**told, "message": f"it has ended{ended}: {status.get('message') or status.get('reason') or phase}"}
 

@@ -152,9 +152,11 @@ async def test_a_cancel_is_told_as_the_time_the_worker_took_for_it(inspecting: I
     calls.clock.advance(1)
     assert await inspecting.intervals(name) == [("Queued", "0s"), ("Running", "2s"), ("Cancelling", "1s")]
     await worker.claim(said(name, "Cancelled"), take=0)
-    told = await inspecting.timeline(name)
-    assert [each["outcome"] for each in told["dispatches"]] == ["Cancelled"]
-    assert await inspecting.intervals(name) == [("Running", "2s"), ("Cancelling", "1s")]
+    calls.clock.advance(1)
+    await lose(calls, worker)  # only then its body has surely ended
+    [dispatch] = (await inspecting.timeline(name))["dispatches"]
+    assert (dispatch["outcome"], dispatch.get("message")) == ("Cancelled", None)
+    assert await inspecting.intervals(name) == [("Running", "2s"), ("Cancelling", "2s")]
 
 
 async def test_a_call_that_was_cancelled_in_the_queue_only_waited(inspecting: Inspecting) -> None:
@@ -246,6 +248,7 @@ async def test_the_history_of_a_call_goes_with_its_object(inspecting: Inspecting
         # The delete waits for the worker, so the end and the removal are one commit.
         await calls.delete(name)
         await worker.claim(said(name, "Cancelled"), take=0)
+        await lose(calls, worker)
     assert await calls.database.fetchval("SELECT count(*) FROM call_dispatches") == 0
     with pytest.raises(ApiError) as refused:
         await inspecting.timeline(name)

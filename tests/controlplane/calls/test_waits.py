@@ -172,8 +172,10 @@ async def test_an_ended_call_waits_for_nothing(inspecting: Inspecting) -> None:
     await worker.take()
     await calls.cancel(name)
     cancelling = await inspecting.wait(name)
-    assert cancelling["message"] == f"{worker.claimant.attempt} was told to stop it and has not done so yet"
+    assert cancelling["message"] == f"{worker.claimant.attempt} had it: waiting for the worker to stop the call"
     await worker.claim(said(name, "Cancelled"), take=0)
+    assert "its worker let go of the call" in (await inspecting.wait(name))["message"]
+    await lose(calls, worker)
     told = await inspecting.wait(name)
     assert (told["waiting"], told["reason"]) == (False, "Cancelled")
     assert told["message"] == "it has ended at 2026-11-29T12:00:00Z: the call was cancelled"
