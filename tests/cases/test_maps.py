@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.fixtures.app import CALL, ServedApi
-from tests.fixtures.calls import raised, said
+from tests.fixtures.calls import raised, said, succeeded
 from tests.fixtures.gateway import gateway
 from tests.fixtures.http_worker import start_worker
 from tests.fixtures.system import APPS, System
@@ -92,6 +92,8 @@ async def test_one_delete_by_label_stops_a_map_whose_caller_has_gone(project: Se
     }  # fmt: skip
     told = await worker.claim(take=3)
     assert (told["calls"], told["cancel"]) == ([], [running])
-    await worker.claim(said(running, "Cancelled"), take=0)
+    # The body has surely stopped once its worker is gone.
+    await worker.claim(succeeded(kept), said(running, "Cancelled"), take=0)
+    await worker.exits()
     left = (await project.client.get(f"{project.path}/functioncalls")).json()["items"]
     assert [call["metadata"]["name"] for call in left] == [kept]
