@@ -17,7 +17,7 @@ BOUND_SECONDS = 150
 TEN_MINUTES = 600
 
 
-@pytest.mark.case("clocks-that-disagree")
+@pytest.mark.case("C45")
 async def test_processes_whose_clocks_disagree_recover_nothing_and_charge_what_is_due(cluster: Cluster) -> None:
     async with fault_run(cluster, seed=21) as run:
         moved = {"api-1": -TEN_MINUTES, "api-2": TEN_MINUTES, CONTROLS[0]: TEN_MINUTES, CONTROLS[1]: -TEN_MINUTES}
@@ -36,7 +36,7 @@ async def test_processes_whose_clocks_disagree_recover_nothing_and_charge_what_i
             await asyncio.gather(*(cluster.restart(name) for name in moved))
 
 
-@pytest.mark.case("a-worker-with-a-slow-clock")
+@pytest.mark.case("C45")
 async def test_a_worker_whose_clock_is_late_does_not_outrun_a_deadline(cluster: Cluster) -> None:
     """It would stop a call ten minutes too late; the server ends it after the grace."""
     async with fault_run(cluster, seed=22, clients=2) as run:

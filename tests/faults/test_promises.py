@@ -38,7 +38,7 @@ def began(run: Run) -> list[str]:
     return [event["call"] for event in run.history() if event["event"] == BEGAN]
 
 
-@pytest.mark.case("restarts-within-the-lease")
+@pytest.mark.case("C11")
 async def test_restarts_within_the_lease_recover_nothing_and_run_nothing_twice(cluster: Cluster) -> None:
     async with fault_run(cluster, seed=11, clients=1, spec=held_by(10)) as run:
         maps = asyncio.create_task(run.make_maps(BOUND_SECONDS * 2, ["held"] * 20))
@@ -53,7 +53,7 @@ async def test_restarts_within_the_lease_recover_nothing_and_run_nothing_twice(c
         assert await run.verdict() == []
 
 
-@pytest.mark.case("engines-die-while-recovering")
+@pytest.mark.case("C1")
 async def test_fifty_calls_survive_their_workers_and_then_everything_else_in_turn(cluster: Cluster) -> None:
     async with fault_run(cluster, seed=12, clients=2, spec=held_by(25)) as run:
         maps = asyncio.create_task(run.make_maps(BOUND_SECONDS * 2, ["held"] * 25))
@@ -69,7 +69,7 @@ async def test_fifty_calls_survive_their_workers_and_then_everything_else_in_tur
         assert await run.verdict() == []
 
 
-@pytest.mark.case("cancelled-at-random")
+@pytest.mark.case("C24")
 async def test_a_thousand_calls_cancelled_at_random_end_within_five_seconds(cluster: Cluster) -> None:
     ends: list[tuple[str, float]] = []
     async with fault_run(cluster, seed=24, clients=8) as run:
@@ -94,7 +94,7 @@ async def test_a_thousand_calls_cancelled_at_random_end_within_five_seconds(clus
         assert await run.verdict() == []
 
 
-@pytest.mark.case("one-key-one-call")
+@pytest.mark.case("C12")
 async def test_twenty_requests_with_one_key_make_one_call_also_over_a_restart(cluster: Cluster) -> None:
     async with fault_run(cluster, seed=13, clients=1) as run:
         [client] = run.clients
@@ -121,7 +121,7 @@ async def test_twenty_requests_with_one_key_make_one_call_also_over_a_restart(cl
         assert await run.verdict() == []
 
 
-@pytest.mark.case("lost-answers-of-starts")
+@pytest.mark.case("C13")
 async def test_a_hundred_lost_answers_of_starts_start_each_workflow_once(cluster: Cluster) -> None:
     async with fault_run(cluster, seed=14, clients=4) as run:
         links = [cluster.engine[name] for name in CONTROLS]
