@@ -41,7 +41,7 @@ NODE = "node"
 ENGINES = ("postgres", "temporal")
 SERVERS = (*APIS, *CONTROLS, NODE)
 MEMBERS = (*SERVERS, *ENGINES)
-READY_SECONDS_MAX = 90.0
+READY_SECONDS_MAX = 240.0
 
 # The protocol's times, divided by about four and in its proportions: a lease is two long polls and a margin.
 SETTINGS: Mapping[str, str] = {

@@ -112,7 +112,7 @@ WRITES: Mapping[str, bytes] = MappingProxyType(
     {
         "web": rb"(?:POST|PATCH|DELETE|PUT) /[^\r]*\r\n(?s:.{0,400})",
         "sql": rb"COMMIT",
-        "engine": rb"(?:call|attempt)/[a-z]+_\w+",
+        "engine": rb"(?:call|attempt)/[a-z]+[_-]\w+",
     }
 )
 """By the kind of link, how a request that writes is known. One counts once, so its repetition is answered."""

@@ -24,8 +24,8 @@ class _Link:
 
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter
-    losing: bool = False
-    """Its next answer is read and thrown away, and then it is cut."""
+    losing: int = 0
+    """Requests whose answers are lost: the next thing that the server says is thrown away, and then the link is cut."""
 
     def reset(self) -> None:
         for writer in (self.client, self.server):
@@ -45,8 +45,8 @@ class Proxy:
     """Each piece of data waits for this long, in both directions."""
     refusing: bool = False
     """New connections are reset."""
-    lose_answer: Callable[[bytes], bool] | None = None
-    """Asked about each piece that a client sends: whether the answer to it is to be lost."""
+    lose_answer: Callable[[bytes], int] | None = None
+    """Asked about each piece that a client sends: to how many requests in it the answers are to be lost."""
     lost: int = 0
     """Answers that were lost."""
     _passing: asyncio.Event = field(default_factory=asyncio.Event)
@@ -100,12 +100,12 @@ class Proxy:
         """Lose the answers to the next requests that the pattern is found in; each match counts once, by its text."""
         seen: set[bytes] = set()
 
-        def lose(sent: bytes) -> bool:
+        def lose(sent: bytes) -> int:
             found = {match.group() for match in re.finditer(pattern, sent)} - seen
-            if not found or len(seen) >= times:
-                return False
+            if len(seen) >= times:
+                return 0
             seen.update(found)
-            return True
+            return len(found)
 
         self.lose_answer = lose
 
@@ -136,8 +136,8 @@ class Proxy:
 
     async def _requests(self, link: _Link, reader: asyncio.StreamReader) -> None:
         while sent := await reader.read(READ_BYTES):
-            if self.lose_answer is not None and self.lose_answer(sent):
-                link.losing = True
+            if self.lose_answer is not None:
+                link.losing += self.lose_answer(sent)
             await self._hold()
             link.server.write(sent)
             await link.server.drain()
@@ -147,7 +147,7 @@ class Proxy:
     async def _answers(self, link: _Link, reader: asyncio.StreamReader) -> None:
         while answered := await reader.read(READ_BYTES):
             if link.losing:
-                self.lost += 1
+                self.lost += link.losing
                 link.reset()
                 return
             await self._hold()

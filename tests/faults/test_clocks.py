@@ -11,7 +11,7 @@ from tests.faults.history import SEEN
 from tests.faults.run import MIX, fault_run
 from tests.fixtures.host_clock import needs_faketime
 
-pytestmark = [needs_faketime, pytest.mark.faults, pytest.mark.timeout(900)]
+pytestmark = [needs_faketime, pytest.mark.faults, pytest.mark.timeout(1_200)]
 
 BOUND_SECONDS = 150
 TEN_MINUTES = 600

@@ -19,7 +19,7 @@ from tests.faults.history import FAULT, History
 from tests.faults.run import Run, create_function, fault_run
 from tests.fixtures.eventually import eventually
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(1_200)]
 
 ROOT = Path(__file__).resolve().parents[2]
 BOUND_SECONDS = 150
@@ -83,17 +83,17 @@ async def nothing(run: Run) -> None:
 
 async def lose_workers(run: Run) -> None:
     """New workers are needed, and the lost ones are settled."""
-    await eventually(run.cluster.workers, within=60)
+    await eventually(run.cluster.workers, within=120)
     run.cluster.signal_workers(signal.SIGKILL)
 
 
 async def stop_and_start(run: Run) -> None:
     """Workers are asked to go, and to come back."""
-    await eventually(run.cluster.workers, within=60)
+    await eventually(run.cluster.workers, within=120)
     for state in ("Stopped", "Running"):
         await run.patch_function(run.functions[0], {"spec": {"state": state}})
         if state == "Stopped":
-            await eventually(lambda: taken_file(run.cluster.failpoints, "worker-marked").exists(), within=60)
+            await eventually(lambda: taken_file(run.cluster.failpoints, "worker-marked").exists(), within=120)
 
 
 async def delete_a_function(run: Run) -> None:
@@ -135,13 +135,13 @@ async def test_a_process_that_dies_between_two_writes_costs_nothing(cluster: Clu
             maps.append(asyncio.create_task(run.make_maps(BOUND_SECONDS, kinds)))
             await do(run)
             taken = taken_file(cluster.failpoints, point)
-            await eventually(taken.exists, within=90)
+            await eventually(taken.exists, within=120)
             await eventually(cluster.revive, within=30)
         await asyncio.gather(*maps)
         assert await run.verdict() == []
     connection = await cluster.connect()
     left = "SELECT 1 FROM function_load WHERE function = 'brief' UNION SELECT 1 FROM objects WHERE name = 'brief'"
-    await eventually(lambda: _finds_nothing(connection, left), within=60)
+    await eventually(lambda: _finds_nothing(connection, left), within=120)
     await connection.close()
 
 

@@ -14,7 +14,7 @@ from tests.faults.faults import inflict_for, kill, kill_worker
 from tests.faults.history import FAULT, History
 from tests.faults.run import MIX, fault_run
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(1_200)]
 
 BOUND_SECONDS = 150
 SEED = int(os.environ.get("SEED") or time.time())

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import http.client
 import json
 import os
 import random
 import signal
+import socket
 import sys
 import time
 import uuid
@@ -46,6 +48,13 @@ class Server:
     def __init__(self, urls: list[str], token: str) -> None:
         self._urls = urls
         self._token = token
+        self._sockets: set[socket.socket] = set()
+
+    def interrupt(self) -> None:
+        """Give up the requests that are under way."""
+        for each in list(self._sockets):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
 
     def send(self, method: str, path: str, body: bytes, seconds: float, **headers: str) -> tuple[int, bytes]:
         """One request; OSError or HTTPException when no answer came."""
@@ -54,8 +63,13 @@ class Server:
         connection = http.client.HTTPConnection(target.hostname or "", target.port, timeout=seconds)
         try:
             connection.request(method, path, body, {"Authorization": f"Bearer {self._token}", **headers})
-            answer = connection.getresponse()
-            return answer.status, answer.read()
+            raw: socket.socket = connection.sock
+            self._sockets.add(raw)
+            try:
+                answer = connection.getresponse()
+                return answer.status, answer.read()
+            finally:
+                self._sockets.discard(raw)
         finally:
             connection.close()
 
@@ -78,7 +92,7 @@ class Worker:
 
     async def run(self) -> None:
         """Serve until asked to go."""
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._draining.set)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._drain)
         self._history.add(STARTED, attempt=self._attempt, concurrency=self._concurrency, pid=os.getpid())
         completed: list[Record] = []
         while True:
@@ -97,6 +111,12 @@ class Worker:
                     self._running.values(), timeout=self._heartbeat_seconds, return_when=asyncio.FIRST_COMPLETED
                 )
                 completed = [self._ended(name) for name, task in list(self._running.items()) if task in done]
+
+    def _drain(self) -> None:
+        self._draining.set()
+        if not self._running:
+            # A node releases the long poll of an idle worker for it.
+            self._server.interrupt()
 
     def _ended(self, name: str) -> Record:
         return self._running.pop(name).result()
@@ -126,7 +146,8 @@ class Worker:
                 if status in GONE:
                     raise FencedError(answer.decode())
             except (OSError, http.client.HTTPException):
-                pass  # repeated below, like an answer that says "later"
+                if idle and not last and self._draining.is_set():
+                    return {"calls": [], "cancel": []}
             if time.monotonic() > until:
                 raise FencedError("no answer for the length of a lease")
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))
