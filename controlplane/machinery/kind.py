@@ -190,7 +190,7 @@ class Kind:
     """The phase of an object whose delete waits for something; "" for kinds whose phase is the course of a run."""
     is_settling: Callable[[Document, datetime], bool] | None = None
     """Whether an object will soon be as its reader waits to see it: a read then gives it `settling_seconds`, so that
-    the reader need not open a watch for it (decision 0014)."""
+    the reader need not open a watch for it (decision 0016)."""
     strategy: Strategy = field(default_factory=PlainStrategy)
     project_field: str = "metadata.namespace"
     """The selectable field that names the project an object belongs to, or for a kind of the organisation is about.

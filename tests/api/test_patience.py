@@ -1,5 +1,5 @@
 """Two short waits that spare a short call a request each: a read that waits for its end, a report that waits for the
-next one (decision 0014). Both are far longer here than in production, so that only what ends them can end them."""
+next one (decision 0016). Both are far longer here than in production, so that only what ends them can end them."""
 
 from __future__ import annotations
 
