@@ -38,6 +38,8 @@ class Streams:
         self._look_again = look_again
         self._stopping = stopping
         self._open: dict[bytes, dict[asyncio.Future[ApiError | None], Recheck]] = {}
+        self._judged: dict[bytes, Principal] = {}
+        """By credential, the caller for whom all of its open streams may go on."""
         self._task: asyncio.Task[None] | None = None
 
     @contextmanager
@@ -45,6 +47,7 @@ class Streams:
         """Be one of them; what is yielded is done when the stream must end, with the refusal if there is one."""
         ended: asyncio.Future[ApiError | None] = asyncio.get_running_loop().create_future()
         self._open.setdefault(credential, {})[ended] = recheck
+        self._judged.pop(credential, None)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._look_after(), name="streams")
         try:
@@ -55,6 +58,7 @@ class Streams:
             del of_credential[ended]
             if not of_credential:
                 del self._open[credential]
+                self._judged.pop(credential, None)
 
     async def _look_after(self) -> None:
         """End those that must end, as long as there are any."""
@@ -75,9 +79,14 @@ class Streams:
         except ApiError:
             return  # the database is away; what nobody can check has not been taken away either
         for credential, principal in principals.items():
-            for ended, recheck in self._open.get(credential, {}).items():
+            if principal is not None and principal == self._judged.get(credential):
+                continue
+            streams = self._open.get(credential, {})
+            for ended, recheck in streams.items():
                 if (refusal := _refusal(principal, recheck)) is not None:
                     _end(ended, refusal)
+            if principal is not None and streams:
+                self._judged[credential] = principal
 
 
 def _end(ended: asyncio.Future[ApiError | None], refusal: ApiError | None) -> None:
