@@ -11,6 +11,7 @@ import base64
 import binascii
 import os
 import time
+from urllib.parse import urlsplit
 
 import structlog
 from starlette.exceptions import HTTPException
@@ -35,6 +36,7 @@ class Edge:
     def __init__(self, app: ASGIApp, deps: Deps) -> None:
         self._app = app
         self._deps = deps
+        self._prefix = urlsplit(deps.settings.public_url).path.rstrip("/")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -52,7 +54,8 @@ class Edge:
                 message.setdefault("headers", []).append((b"x-request-id", request_id.encode()))
             await send(message)
 
-        path: str = scope["path"]
+        path: str = scope["path"].removeprefix(self._prefix) if self._is_below(scope["path"]) else scope["path"]
+        scope["path"] = path
         if path.endswith("/") and path != "/":
             # kr8s asks for `/apis/`; a redirect would cost it the body of a POST (R-DISC-4).
             scope["path"] = path = path.rstrip("/")
@@ -73,6 +76,10 @@ class Edge:
             if not status:
                 await self._answer(internal_error(), scope, receive, send_named)
         self._log(scope, path, status, time.monotonic() - started)
+
+    def _is_below(self, path: str) -> bool:
+        """Whether the path has the prefix under which a reverse proxy serves us and passes on what it gets."""
+        return bool(self._prefix) and path.startswith(f"{self._prefix}/")
 
     def _is_public(self, path: str) -> bool:
         return path in self._deps.public_paths or path.startswith(self._deps.public_prefixes)

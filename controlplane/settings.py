@@ -48,7 +48,10 @@ class Settings(BaseSettings):
     https_port: int = Field(default=0, description="Port of the https API; 0 serves no https.")
     tls_certificate: Path | None = Field(default=None, description="PEM certificate chain for https.")
     tls_key: Path | None = Field(default=None, description="PEM key for https.")
-    public_url: str = Field(default="", description="Origin that clients reach, used in signed blob URLs.")
+    public_url: str = Field(
+        default="",
+        description="URL that clients reach, in links that are handed out; with its path behind a proxy that adds one.",
+    )
     docs_url: str = Field(default="", description="Prefix of the docs link in errors; empty uses the server's own.")
     access_log: bool = Field(default=False, description="Log a line for each request; failures of ours always are.")
     body_bytes_max: int = Field(default=1 << 20, description="JSON bodies in general; the protocol's limit.")

@@ -10,7 +10,7 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import pytest
 from controlplane.calls.outcomes import CallRules
 from controlplane.calls.recovery import LoseAttempt
 from tests.api.test_access import key
-from tests.fixtures.app import CALL, FUNCTION
+from tests.fixtures.app import CALL, FUNCTION, listening
 from tests.fixtures.calls import succeeded
 from tests.fixtures.clients import SCRIPTS, ClientSide, Finished, fetched
 from tests.fixtures.eventually import eventually
@@ -334,6 +334,21 @@ async def test_each_version_can_do_what_it_knows_and_says_so_of_the_rest(client_
         if not right:
             wrong[name] = done
     assert wrong == {}
+
+
+async def test_a_server_may_be_below_a_path_of_a_proxy(kubectl: Kubectl, tls_files: TlsFiles) -> None:
+    """`server: https://host/team/nodus`: kubectl keeps the prefix in every path (R-AUTH-1)."""
+    side = kubectl.side
+    settings = side.api.deps.settings.model_copy(update={"public_url": "https://proxy/team/nodus/"})
+    async with listening(replace(side.api.deps, settings=settings), tls_files) as url:
+        access = Access(api_url="", https_url=f"{url}/team/nodus", api_key=side.api.key, project=side.project)
+        write_kubeconfig(side.kubeconfig, access, tls_files.authority)
+        file = kubectl.write("a.json", manifest("a"))
+        assert "created" in await kubectl("apply -f", file)
+        assert "unchanged" in await kubectl("apply -f", file)
+        assert [row[0] for row in rows(await kubectl("get apps"))] == ["a"]
+        assert "not found" in (await kubectl.refused("get fn nope")).stderr
+        assert "deleted" in await kubectl("delete app a --timeout=20s")
 
 
 async def test_a_password_stands_for_a_token_over_plain_http(client_side: ClientSide) -> None:
