@@ -36,6 +36,7 @@ RequireProject = Callable[[str, str], Awaitable[object]]
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _BODY_BYTES_MAX = 4_096
+"""A digest, a size and a media type."""
 
 
 class UploadRequest(ApiModel):

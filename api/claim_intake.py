@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from controlplane.errors import ApiError, Reason
 
 _RETRY_AFTER_SECONDS = 1
+"""A claim is taken in within that time on any network that carries one."""
 
 
 class ClaimIntake:

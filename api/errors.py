@@ -18,6 +18,7 @@ from controlplane.errors import ApiError, Reason
 from controlplane.machinery.kind import GROUP
 
 RETRY_AFTER_SECONDS = 1
+"""The least that clients can be told in whole seconds; who knows better says so."""
 _REASON_OF_STATUS = {row.row.http_status: row for row in reversed(Reason)} | {
     400: Reason.BAD_REQUEST,
     404: Reason.NOT_FOUND,

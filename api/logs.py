@@ -28,7 +28,9 @@ from controlplane.store.contract import Key
 _TRUE = frozenset({"true", "1", "t", "True", "TRUE", "T"})
 _FALSE = frozenset({"false", "0", "f", "False", "FALSE", "F", ""})
 _NUMBER_MAX = 1 << 40
+"""Far beyond any number of lines or seconds, and within what PostgreSQL takes."""
 _ATTEMPT_LENGTH_MAX = 63
+"""Longest name of an Attempt."""
 
 
 class LogRoutes:

@@ -28,6 +28,7 @@ from controlplane.ids import encode_base32
 log = structlog.get_logger("api")
 
 _CLIENT_CLOSED_REQUEST = 499
+"""What proxies log for a client that left before its answer."""
 
 
 class Edge:

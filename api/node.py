@@ -25,8 +25,11 @@ from controlplane.machinery.model import ApiModel
 from controlplane.settings import Settings
 
 _BODY_BYTES_MAX = 4_096
+"""A few words about an attempt."""
 _CHUNKS_MAX = 64
+"""Chunks of one batch of lines; a node sends one for each of its attempts that printed."""
 _LINES_MAX = 65_536
+"""Lines of one chunk, so that one row stays small enough to read at once."""
 
 
 class LeaseRequest(ApiModel):

@@ -48,6 +48,8 @@ _VERBS_OF_COLLECTION = {
 _VERBS_OVER_PROJECTS = {"GET": Verb.LIST, "HEAD": Verb.LIST}
 _CALLS_OF_FUNCTION = ("functions", "calls", "POST")
 _CALLS_PLURAL = "functioncalls"
+_CAUSES_MAX = 100
+"""Problems told of one batch; an answer with one for each of 1,000 items would help nobody."""
 
 
 class _AnyMethod(Route):
@@ -308,7 +310,7 @@ def _items(body: Document, kind: Kind, check: FieldCheck) -> list[Document]:
         raise ApiError(Reason.INVALID, f"`items` {problem}", causes=(Cause("items", problem),))
     wrong = [position for position, item in enumerate(items) if not isinstance(item, dict)]
     if wrong:
-        causes = tuple(Cause(f"items[{position}]", "must be an object") for position in wrong[:100])
+        causes = tuple(Cause(f"items[{position}]", "must be an object") for position in wrong[:_CAUSES_MAX])
         raise ApiError(Reason.INVALID, f"{len(wrong)} items are not objects", causes=causes)
     shape = partial(shape_of, kind)
     return [check.admit(shape, item, f"items[{position}]") for position, item in enumerate(items)]
@@ -324,7 +326,7 @@ def _check_callee(items: Sequence[Document], function: str) -> None:
     )
     if causes:
         told = f"{len(causes)} items call another Function than the path"
-        raise ApiError(Reason.INVALID, told, causes=causes[:100])
+        raise ApiError(Reason.INVALID, told, causes=causes[:_CAUSES_MAX])
 
 
 def _not_allowed(method: str, what: str, allowed: Iterable[str]) -> ApiError:

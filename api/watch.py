@@ -45,6 +45,7 @@ INITIAL_EVENTS_END = {"k8s.io/initial-events-end": "true"}
 END_SECONDS_MAX = 5.0
 """How long the last bookmark may take to leave before the stream is cut."""
 _CHUNK_BYTES_MAX = 1 << 20
+"""Lines that are written at once; more would hold memory for a client that may be slow."""
 _TRUE = frozenset({"true", "1"})
 _FALSE = frozenset({"false", "0"})
 

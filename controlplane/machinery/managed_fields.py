@@ -24,6 +24,7 @@ from controlplane.machinery.meta import CLIENT_FIELDS, is_reserved
 from controlplane.machinery.shapes import shape_of
 
 MANAGER_LENGTH_MAX = 128
+"""Kubernetes' own limit."""
 UPDATERS_MAX = 10
 """Managers of updates on one object; the oldest beyond that are recorded together, as Kubernetes does."""
 APPLIERS_MAX = 50

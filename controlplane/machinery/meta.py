@@ -29,8 +29,11 @@ REQUEST_SUFFIX = "-requested-at"
 LABELS_MAX = 64
 """Labels of the client; those that the server stamped come back in updates and do not count."""
 ANNOTATIONS_BYTES_MAX = 256 << 10
+"""Kubernetes' own limit, of all keys and values together."""
 FINALIZERS_MAX = 32
+"""More controllers than ever agree on a delete; each is kept with every version."""
 OWNERS_MAX = 32
+"""Each is an entry of an index, and is looked up when an owner goes."""
 
 _NAME = re.compile(NAME_PATTERN)
 _NAME_PREFIX = re.compile(r"[a-z0-9][-a-z0-9]*\Z")

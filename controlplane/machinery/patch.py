@@ -18,6 +18,7 @@ from controlplane.machinery.kind import Document
 from controlplane.machinery.validation import check_depth
 
 OPERATIONS_MAX = 1_000
+"""Each may walk and copy the whole document."""
 COPIED_BYTES_MAX = 1 << 20
 """Without it a few dozen `copy` operations, each doubling the document, would fill the memory."""
 

@@ -20,9 +20,11 @@ Shape: TypeAlias = Mapping[int, "str | tuple[str, Shape]"]
 
 _ENVELOPE: Shape = {1: ("typeMeta", {1: "apiVersion", 2: "kind"})}
 _ENVELOPE_RAW = 2
+"""Number of the field that holds the object."""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED_SIZES = {_FIXED64: 8, _FIXED32: 4}
 _VARINT_BYTES_MAX = 10
+"""Of 64 bits at seven a byte."""
 
 
 def decode_protobuf(content: bytes, shapes: Mapping[str, Shape]) -> Document:

@@ -18,9 +18,12 @@ from controlplane.clock import format_time, parse_time
 from controlplane.machinery.problems import problem
 
 NANOSECONDS = 1_000_000_000
+"""In a second."""
 MICRO_USD = 1_000_000
+"""In a dollar."""
 
 _TEXT_LENGTH_MAX = 64
+"""Longer texts are no quantity anybody writes, and exact arithmetic on them is slow."""
 _DURATION_NANOSECONDS_MAX = (1 << 63) - 1
 _DURATION_UNITS = {
     "ns": 1,
@@ -48,6 +51,7 @@ _DECIMAL = {
     "E": Fraction(10**18),
 }
 _QUANTITY_MAX = 1 << 63
+"""Kubernetes keeps quantities in signed 64 bits."""
 _MONEY = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,6}))?")
 
 

@@ -16,8 +16,11 @@ from controlplane.errors import ApiError, Reason
 from controlplane.machinery.kind import Kind
 
 SELECTOR_CHARACTERS_MAX = 16_384
+"""As long as a query may be on its way through proxies."""
 TERMS_MAX = 100
+"""Each is a condition of the query and is asked of every change that a watcher sees."""
 VALUES_MAX = 1_000
+"""As many as a batch has calls."""
 
 METADATA_FIELDS = ("metadata.name", "metadata.namespace")
 """Fields that every kind can be selected by."""

@@ -22,7 +22,9 @@ from controlplane.machinery.validation import causes_of, without_nulls
 CLIENT_CONDITIONS_MAX = 16
 """Conditions of clients on one object; they are copied into every version of it."""
 TYPE_LENGTH_MAX = 317
+"""A name of 63 characters with a DNS prefix of 253; Kubernetes' own limit is 316 and a slash."""
 TEXT_LENGTH_MAX = 1_024
+"""Kubernetes' own limit of a condition's reason."""
 _VALUES = ("True", "False", "Unknown")
 _OWN_CONDITIONS_ADVICE = "add conditions whose `type` begins with a domain of yours, such as example.com/Approved"
 

@@ -25,6 +25,7 @@ from controlplane.store.rehearsal import Rehearsal
 from controlplane.store.writer import Writer
 
 RACES_MAX = 8
+"""Lost races before a change without a resourceVersion is given up as a Conflict."""
 
 Produce = Callable[[Document], Document]
 """From the stored object, which it must leave as it is, to the object the client wants."""

@@ -20,7 +20,9 @@ from controlplane.identity.keys import KeyPurpose, derive_key
 from controlplane.store.contract import Key, Selection
 
 _DIGEST_LENGTH = 16
+"""Hexadecimal digits: 64 bits tell the lists of one client apart."""
 _SIGNATURE_BYTES = 16
+"""128 bits cannot be guessed."""
 
 
 class ContinueTokens:

@@ -32,6 +32,7 @@ from controlplane.store.rehearsal import UNWRITTEN_REVISION, Rehearsal
 from controlplane.store.writer import Writer
 
 NAME_TRIES_MAX = 8
+"""As many as Kubernetes makes for `generateName`."""
 _ADMISSIONS_PER_TURN = 64
 """Objects of a batch judged before other requests get a turn on the event loop."""
 

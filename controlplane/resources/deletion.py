@@ -32,6 +32,7 @@ from controlplane.store.writer import Writer
 log = structlog.get_logger("resources")
 
 RACES_MAX = 8
+"""Lost races before a delete is given up as a Conflict."""
 DEPENDENTS_MAX = 500
 """Dependents handled in one step; the next step takes the rest."""
 PAGE_BYTES_MAX = 8 << 20

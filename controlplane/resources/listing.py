@@ -14,6 +14,7 @@ from controlplane.resources.continuation import ContinueTokens
 from controlplane.store.contract import Key, Selection
 
 _RV_DIGITS_MAX = 18
+"""What fits into the 64 bits of a revision."""
 
 
 class Match(Enum):

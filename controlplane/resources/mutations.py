@@ -27,7 +27,9 @@ from controlplane.store.hooks import KindHooks
 from controlplane.store.idempotency import LOOKUP, KeyedRequest
 
 HTTP_OK = 200
+"""The status of an answer that may be replayed: it is stored with it."""
 HTTP_CREATED = 201
+"""The same for what is new."""
 
 Owners = Callable[[Document, Document, datetime], list[Document]]
 """From the live object, the new one and the time to the new one's `managedFields`."""

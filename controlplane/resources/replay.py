@@ -15,6 +15,7 @@ from controlplane.store.contract import Reads, Tx
 from controlplane.store.idempotency import LOOKUP, KeyedRequest, StoredAnswer, store_answer, stored_answer
 
 _HTTP_ERROR = 400
+"""Statuses from here on are refusals."""
 _PASSING = frozenset(
     {
         Reason.UNAUTHORIZED,

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 READ_ROWS_MAX = 1_000
+"""Changes a query; a process that was away reads on until it has caught up."""
 RECONNECT_SECONDS = 0.25
+"""Between two attempts to reach the database again."""
 
 COLUMNS = "rv, type, kind, org, project, name, uid, prev_rv, labels, fields, prev_labels, prev_fields, doc"
 # The compaction point of the same moment comes with every row, and alone when there is none: who slept for long must

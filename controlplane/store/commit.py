@@ -36,7 +36,9 @@ _Loads = dict[Loader, dict[Any, None]]
 log = structlog.get_logger(__name__)
 
 OUTCOME_SECONDS_MAX = 10.0
+"""How long to ask whether a commit whose answer was lost took place."""
 OUTCOME_PAUSE_SECONDS = 0.2
+"""Between two such questions."""
 
 # Sequential scans of a table that was small when the plan was cached would be slow for good once it has grown, and no
 # statement of a batch should ever read a whole table. Since only index plans are left, planning anew for each batch's

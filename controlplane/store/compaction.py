@@ -15,7 +15,9 @@ from controlplane.settings import Settings
 from controlplane.store.database import Database
 
 CHUNK_ROWS = 2_000
+"""Rows a transaction, so that none is long."""
 CHUNKS_MAX = 50
+"""Of one run, which is an activity with a bound on its time."""
 
 # Times rise with revisions but for the skew of the replicas' clocks, so a walk from the last point finds the new one
 # without an index on time.

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     Connection = asyncpg.Connection[asyncpg.Record]
 
 CONNECT_SECONDS_MAX = 10.0
+"""A database that takes longer to greet is away."""
 STATEMENT_SECONDS_MAX = 30.0
+"""No query of ours takes this long unless the database is sick."""
 WAIT_SECONDS_MAX = 10.0
 """How long a read waits for a connection of the pool before it answers that the database is overloaded."""
 

@@ -13,6 +13,7 @@ from controlplane.errors import ApiError, Reason
 from controlplane.store.contract import Loader, Tx
 
 KEY_LENGTH_MAX = 255
+"""The protocol's limit."""
 
 # The argument is scope and key joined by a NUL, which neither can contain.
 LOOKUP = Loader(

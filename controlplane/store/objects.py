@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 FETCH_ROWS = 200
 """Rows a round trip of a page; a page of large objects ends before many of them were fetched for nothing."""
 REMAINING_MAX = 10_000
+"""Counting further would cost more than the page; `remainingItemCount` is then left out."""
 
 GET = "SELECT doc FROM objects WHERE kind = $1 AND org = $2 AND project = $3 AND name = $4"
 # The second condition is the index's own.

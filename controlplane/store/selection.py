@@ -19,6 +19,7 @@ from controlplane.store.contract import Key, Selection
 Bind = Callable[[object], str]
 
 INDEXED_VALUES_MAX = 16
+"""Values of an `in` that are looked up one by one; with more, one pass over the rows is cheaper."""
 ORDERED_LABELS = frozenset({"nodus.dev/function", "nodus.dev/map"})
 """Labels with an index of their own in list order (`tables.py`): a map, or a Function's calls, may be a million."""
 ORDERED_FIELDS = frozenset({"status.phase"})

@@ -34,6 +34,7 @@ FROM meta m LEFT JOIN (
 ) ON true WHERE m.id = 1
 """
 _LOAD_PARAMETERS = 4
+"""Of the key columns, before those of the loaders."""
 _LOADED = """
 UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, $number, row_to_json(r) FROM ($query) AS r
 """
@@ -87,6 +88,7 @@ _REMOVE = """, removed AS (
 _MOVE = " UPDATE meta SET rv = $1 WHERE id = 1 AND rv = $2"
 
 _WRITE_PARAMETERS = 5
+"""Of `_INPUT` and `_MOVE`, before those of the parts."""
 
 
 @lru_cache(maxsize=64)

@@ -22,6 +22,7 @@ from controlplane.store.objects import expired
 from controlplane.store.subscriptions import Sighting, Subscription, sighting
 
 REPLAY_ROWS_MAX = 500
+"""Changes a query; a watcher that resumes far back gets them in turns with others."""
 
 # Rows of other kinds are passed over in the index-ordered scan, without fetching their documents.
 _REPLAY = f"""

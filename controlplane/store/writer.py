@@ -30,8 +30,11 @@ from controlplane.store.notify import Notifier
 log = structlog.get_logger(__name__)
 
 RETRY_SECONDS_MIN = 0.02
+"""First pause after a passing fault of the database; each is twice the one before."""
 RETRY_SECONDS_MAX = 0.5
+"""Longest of these pauses."""
 STOP_SECONDS_MAX = 15.0
+"""What waits when the process stops is committed within this time or refused."""
 
 
 @dataclass
