@@ -59,6 +59,7 @@ class ClaimsRoute:
         self._waiting = waiting
         self._intake = ClaimIntake(settings.claims_buffered_bytes_max)
         self._body_seconds_max = settings.claim_body_seconds_max
+        self._draining_seconds = settings.draining_claim_seconds
         self._linger_seconds = settings.claim_linger_seconds
         self._rules = CallRules.from_settings(settings)
         self._limits = ReportLimits.from_settings(settings)
@@ -135,8 +136,9 @@ class ClaimsRoute:
         if applied.want is not None and not applied.answer.draining:
             given = await self._given(request, applied.want, 0.0 if cancel else applied.wait_seconds)
         elif applied.answer.draining and not applied.draining and not cancel:
-            # It will be told to stop in a moment; an empty answer at once would make it ask again at once.
-            await self._until_gone(request, applied.wait_seconds)
+            # It will be told to stop in a moment and sees that between two claims; what it let go waits for its end.
+            # An empty answer at once would make it ask again at once.
+            await self._until_gone(request, min(applied.wait_seconds, self._draining_seconds))
         return WantAnswer(calls=given.calls, cancel=sorted({*cancel, *given.cancel}))
 
     async def _given(self, request: Request, want: Want, seconds: float) -> WantAnswer:

@@ -105,6 +105,9 @@ class Settings(BaseSettings):
     batch_calls_max: int = Field(default=1_000, description="Calls a batch; the protocol's limit.")
     lease_seconds: int = Field(default=75, description="Two long polls and 15 s since an attempt's last claim.")
     claim_wait_seconds_max: int = Field(default=30, description="Longest long poll; the worker reads for 45 s.")
+    draining_claim_seconds: float = Field(
+        default=1.0, description="Longest long poll of a worker that is to leave: it looks for its signal in between."
+    )
     claim_linger_seconds: float = Field(
         default=0.1,
         description="How long the report of a worker's last call waits for a next one, so that one claim carries both.",

@@ -170,6 +170,17 @@ async def test_an_idle_claim_is_held_and_a_draining_worker_is_not_made_to_ask_in
     assert (await status(api, name))["phase"] == "Queued"
 
 
+async def test_a_worker_that_is_to_leave_is_not_held_for_its_whole_wait(api: ServedApi) -> None:
+    """A worker does not wake from a long poll when it is signalled; calls that it let go would wait with it."""
+    await api.function()
+    worker = await start_worker(api)
+    await worker.claim()
+    await api.core.database.execute("UPDATE attempts SET draining = true WHERE uid = $1", worker.attempt)
+    began = time.monotonic()
+    assert (await worker.claim(wait="30s"))["calls"] == []
+    assert 1.0 <= time.monotonic() - began < 25
+
+
 async def test_deleting_a_running_call_tells_its_worker_and_ends_as_cancelled(api: ServedApi) -> None:
     await api.function()
     worker = await start_worker(api)
