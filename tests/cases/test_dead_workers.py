@@ -9,24 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 
 from tests.fixtures.eventually import eventually
 from tests.fixtures.system import APPS, OBJECTS, System
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
-
-
-def worker_of(system: System, function: str) -> psutil.Process:
-    """The process that runs the code of a Function with one worker."""
-    found = []
-    for process in system.child("node").children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if process.cmdline()[-1:] == ["nodus._worker"] and process.environ().get("NODUS_FUNCTION") == function:
-                found.append(process)
-    assert found, f"{function} has no worker"
-    return found[-1]
 
 
 @contextlib.contextmanager
@@ -63,7 +51,7 @@ async def test_a_call_whose_worker_is_killed_recovers_and_gives_its_place_to_the
     await eventually(lambda: call(first)["phase"] == "Running", within=60)
     attempt = call(first)["worker"]["attempt"]
     with statuses_of(system, "quirks-stamp") as statuses:
-        worker_of(system, "quirks-stamp").kill()
+        system.worker("quirks-stamp").kill()
         second = system.python(SPAWN % 0.1).strip()
         await eventually(lambda: call(first)["recoveries"] == 1, within=30)
         for name in (first, second):
