@@ -6,6 +6,7 @@ pytest_plugins = [
     # First, because others import it.
     "tests.fixtures.postgres",
     "tests.fixtures.wire",
+    "tests.fixtures.system",
     "tests.fixtures.admission",
     "tests.fixtures.app",
     "tests.fixtures.calls",
@@ -16,6 +17,5 @@ pytest_plugins = [
     "tests.fixtures.plane",
     "tests.fixtures.s3",
     "tests.fixtures.sweeping",
-    "tests.fixtures.system",
     "tests.fixtures.temporal",
 ]

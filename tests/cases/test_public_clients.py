@@ -13,7 +13,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
 from tests.fixtures.eventually import eventually
-from tests.fixtures.system import APPS, System
+from tests.fixtures.system import APPS, OBJECTS, System
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -198,3 +198,44 @@ async def engine_history(system: System, uid: str) -> str:
         return (await handle.fetch_history()).to_json()
     except RPCError:
         return ""  # its workflow has not been started yet
+
+
+CROWD = """
+import nodus
+crowd = nodus.Function.from_name("quirks", "crowd")
+print(sum(result is None for result in crowd.map([4] * %d)))
+"""
+
+
+@pytest.mark.case("C43")
+def test_as_many_calls_as_a_worker_is_given_run_at_once(quirks: System, full: bool) -> None:
+    # One that waited for a thread inside its worker would end at its deadline of 8 s.
+    calls = 64 if full else 32
+    assert int(quirks.python(CROWD % calls, timeout=300)) == calls
+
+
+CANCELS = """
+import json, time, nodus
+stamp = nodus.Function.from_name("quirks", "stamp")
+for number in range({cancels}):
+    call = stamp.spawn(0.2)
+    while call.status() == "Queued":
+        time.sleep(0.01)
+    time.sleep(0.15 + 0.1 * number / {cancels})
+    call.cancel()
+print(json.dumps(len(list(stamp.map([0.01] * {calls})))))
+"""
+
+
+@pytest.mark.case("C28")
+async def test_cancels_around_the_end_of_calls_leave_a_pool_that_works(quirks: System, full: bool) -> None:
+    cancels, calls = (500, 200) if full else (6, 20)
+    told = quirks.python(CANCELS.format(cancels=cancels, calls=calls), timeout=3_000 if full else 250)
+    assert json.loads(told) == calls
+
+    def at_rest() -> bool:
+        with quirks.http() as client:
+            seen = client.get(f"{OBJECTS}/functions/quirks-stamp").json()["status"]
+        return (seen["workers"]["busy"], seen["queue"]) == (0, {"queued": 0, "running": 0})
+
+    await eventually(at_rest, within=60)

@@ -78,3 +78,13 @@ def stamp(seconds):
 @app.function(timeout="120s", max_workers=1, scaledown_window="20m")
 def nested(count):
     return list(nodus.Function.from_name("quirks", "echo").map(range(count)))
+
+
+@app.function(timeout="120s", max_workers=1, target_concurrency=16, scaledown_window="20m")
+async def nothing():
+    pass
+
+
+@app.function(timeout="8s", max_workers=1, target_concurrency=16, scaledown_window="20m")
+def crowd(seconds):
+    time.sleep(seconds)
