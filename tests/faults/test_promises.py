@@ -91,7 +91,7 @@ async def test_a_thousand_calls_cancelled_at_random_end_within_five_seconds(clus
         await asyncio.gather(*(one_client(client) for client in run.clients))
         assert len(ends) == 1_000
         assert {phase for phase, _ in ends.values()} <= {"Cancelled", "Succeeded"}
-        # A call that a worker has begun ends when that worker is gone, which a grace bounds for it and for others there.
+        # A call that a worker has begun ends when that worker is gone, which a grace bounds for it and others there.
         leaving_seconds = 2 * float(setting(cluster, "cancel_grace_seconds"))
         running = set(began(run))
         late_ends = {
