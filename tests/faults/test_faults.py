@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(1_200)]
 
 BOUND_SECONDS = 150
 SEED = int(os.environ.get("SEED") or time.time())
-SECONDS = float(os.environ.get("SECONDS_OF_FAULTS") or 30)
+SECONDS = float(os.environ.get("SECONDS_OF_FAULTS") or 15)
 
 
 @pytest.mark.case("any-process-killed")
