@@ -7,9 +7,11 @@ hits one link and no other.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import socket
 import struct
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -101,7 +103,7 @@ class Proxy:
         seen: set[bytes] = set()
 
         def lose(sent: bytes) -> int:
-            found = {match.group() for match in re.finditer(pattern, sent)} - seen
+            found = {match.group() for match in re.finditer(pattern, readable(sent))} - seen
             if len(seen) >= times:
                 return 0
             seen.update(found)
@@ -160,3 +162,12 @@ class Proxy:
         if self.delay_seconds:
             await asyncio.sleep(self.delay_seconds)
         await self._passing.wait()
+
+
+def readable(sent: bytes) -> bytes:
+    """What was sent, followed by what is compressed in it: clients of Temporal send gzip."""
+    found = [sent]
+    for start in re.finditer(rb"\x1f\x8b\x08", sent):
+        with contextlib.suppress(zlib.error):
+            found.append(zlib.decompressobj(31).decompress(sent[start.start() :]))
+    return b"".join(found)
