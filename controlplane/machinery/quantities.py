@@ -25,6 +25,7 @@ MICRO_USD = 1_000_000
 _TEXT_LENGTH_MAX = 64
 """Longer texts are no quantity anybody writes, and exact arithmetic on them is slow."""
 _DURATION_NANOSECONDS_MAX = (1 << 63) - 1
+"""Go keeps durations in signed 64 bits."""
 _DURATION_UNITS = {
     "ns": 1,
     "us": 1_000,
