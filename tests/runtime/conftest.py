@@ -6,11 +6,12 @@ import asyncio
 import dataclasses
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from runtime.cgroups import Cgroups, open_cgroups
 from runtime.environments import Environment, Environments
 from runtime.host import LOCK_FILE, Host, HostLimits, open_host
 from runtime.logs import Chunk, LogLimits
@@ -77,6 +78,14 @@ async def environment(environments: Environments, locator: PythonLocator) -> Env
 @pytest.fixture(scope="session")
 def tools() -> Tools:
     return find_tools(os.environ)
+
+
+@pytest.fixture
+def cgroups() -> Iterator[Cgroups]:
+    """Groups of the test process's own; whatever is left in them is killed."""
+    made = open_cgroups(f"test-{os.getpid()}")
+    yield made
+    made.close()
 
 
 @pytest.fixture

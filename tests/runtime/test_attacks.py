@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 from runtime import sandbox
-from runtime.cgroups import Cgroups, Limits, open_cgroups
+from runtime.cgroups import Cgroups, Limits
 from runtime.environments import Environment
 from runtime.process import Command, SandboxProcess
 from runtime.sandbox import SandboxSpec, Tools
@@ -24,13 +24,6 @@ PYTHON = sandbox.ENVIRONMENT / "bin" / "python"
 MEMORY_BYTES = 64 << 20
 
 Begin = Callable[..., Awaitable[SandboxProcess]]
-
-
-@pytest.fixture
-def cgroups() -> Iterator[Cgroups]:
-    made = open_cgroups(f"attacks-{os.getpid()}")
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from runtime import canary, sandbox
 from runtime.canary import Level
-from runtime.cgroups import Cgroups, open_cgroups
+from runtime.cgroups import Cgroups
 from runtime.pythons import PythonLocator
 from runtime.sandbox import SandboxSpec, SandboxUnavailableError, Tools
 from runtime.trials import TRIALS, outcome
@@ -43,19 +43,10 @@ def prove(tools: Tools, locator: PythonLocator, tmp_path: Path) -> Prover:
     return Prover(tools, locator, tmp_path)
 
 
-async def test_a_host_of_root_with_control_groups_is_strong(prove: Prover) -> None:
-    cgroups = open_cgroups(f"canary-{os.getpid()}")
-    try:
-        found = await prove("strong", cgroups=cgroups)
-    finally:
-        cgroups.close()
-    assert (found.level, found.uid, found.memory, found.pids, found.missing) == (
-        "strong",
-        "per_attempt",
-        "hard",
-        "hard",
-        (),
-    )
+async def test_a_host_of_root_with_control_groups_is_strong(prove: Prover, cgroups: Cgroups) -> None:
+    found = await prove("strong", cgroups=cgroups)
+    limits = (found.memory, found.pids)
+    assert (found.level, found.uid, limits, found.missing) == ("strong", "per_attempt", ("hard", "hard"), ())
 
 
 async def test_a_host_without_control_groups_says_what_it_lacks_and_is_refused_where_that_is_too_little(

@@ -9,13 +9,13 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from runtime import sandbox
-from runtime.cgroups import Cgroups, Limits, open_cgroups
+from runtime.cgroups import Cgroups, Limits
 from runtime.environments import Environment
 from runtime.process import Command, SandboxProcess, init_config
 from runtime.sandbox import SandboxSpec, SandboxUnavailableError, Tools
@@ -38,13 +38,6 @@ def spec(environment: Environment, run_directory: Path) -> SandboxSpec:
 def command(source: str, directory: str = "/workspace") -> Command:
     arguments = [str(PYTHON), "-u", "-c", textwrap.dedent(source)]
     return Command(python=PYTHON, arguments=arguments, environment={"PATH": "/usr/bin:/bin"}, directory=directory)
-
-
-@pytest.fixture
-def cgroups() -> Iterator[Cgroups]:
-    made = open_cgroups(f"test-{os.getpid()}")
-    yield made
-    made.close()
 
 
 @pytest.fixture
