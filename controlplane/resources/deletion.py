@@ -178,7 +178,9 @@ class Deleter:
         for kind in self._kinds:
             work += await self._objects.deleting(kind, DEPENDENTS_MAX)
         orphans = await self._garbage.orphaned(DEPENDENTS_MAX)
-        await self._cascade(work + await self._delete_all(orphans, Propagation.BACKGROUND))
+        work += await self._delete_all(orphans, Propagation.BACKGROUND)
+        # Every object that was found gets its step: many may wait for something else, and must not hide the others.
+        await self._cascade(work, len(work) + STEPS_MAX)
         return len(work) + len(orphans)
 
     async def _mark(self, key: Key, options: DeleteOptions) -> tuple[Document, Document | None]:
@@ -196,10 +198,10 @@ class Deleter:
                 continue
         raise RaceLostError(kind, key.name)
 
-    async def _cascade(self, work: Iterable[Work]) -> None:
+    async def _cascade(self, work: Iterable[Work], steps_max: int | None = None) -> None:
         """Take the steps that are due; a fault here is not the deleting client's, the sweeper repeats them."""
         queue = deque(work)
-        for _ in range(STEPS_MAX):
+        for _ in range(STEPS_MAX if steps_max is None else steps_max):
             if not queue:
                 return
             item = queue.popleft()

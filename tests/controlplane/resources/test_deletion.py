@@ -47,6 +47,22 @@ async def test_a_cascade_that_was_cut_off_is_finished_by_the_collector(
     assert await remaining(project) == 0
 
 
+async def test_objects_that_wait_for_somebody_else_do_not_hide_those_that_may_go(
+    project: ServedApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.resources.deletion.STEPS_MAX", 0)
+    for number in range(3):
+        metadata = {"name": f"waits-{number}", "finalizers": ["example.org/wait"]}
+        await project.create("apps", {"metadata": metadata, "spec": {}})
+        await project.client.delete(f"{project.path}/apps/waits-{number}")
+    await owner_of_images(project, 1)
+    await project.client.delete(f"{project.path}/apps/a?propagationPolicy=Foreground")
+    await project.deps.resources.deleter.collect()
+    # The image's own going is a step of the next pass.
+    await project.deps.resources.deleter.collect()
+    assert (await project.client.get(f"{project.path}/apps/a")).status_code == 404
+
+
 async def test_collectors_that_run_at_once_do_not_disturb_each_other(
     project: ServedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
