@@ -24,6 +24,8 @@ SCALE_KIND = "Scale"
 SCALE_API_VERSION = f"{SCALE_GROUP}/v1"
 
 Document = dict[str, Any]
+SettlingJudge = Callable[[Document, datetime], bool]
+"""See `Kind.is_settling`."""
 
 
 class Scope(Enum):
@@ -188,7 +190,7 @@ class Kind:
     """Left on an object when its delete is asked, until a controller cleaned up after it."""
     deleting_phase: str = "Terminating"
     """The phase of an object whose delete waits for something; "" for kinds whose phase is the course of a run."""
-    is_settling: Callable[[Document, datetime], bool] | None = None
+    is_settling: SettlingJudge | None = None
     """Whether an object will soon be as its reader waits to see it: a read then gives it `settling_seconds`, so that
     the reader need not open a watch for it (decision 0016)."""
     strategy: Strategy = field(default_factory=PlainStrategy)

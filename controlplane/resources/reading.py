@@ -10,7 +10,7 @@ import orjson
 
 from controlplane.clock import Clock
 from controlplane.errors import ApiError, Reason, not_found
-from controlplane.machinery.kind import Kind
+from controlplane.machinery.kind import Kind, SettlingJudge
 from controlplane.machinery.selectors import FieldTerm
 from controlplane.resources.continuation import ContinueTokens, expired
 from controlplane.resources.listing import ListOptions, parse_rv, start
@@ -74,16 +74,17 @@ class Reader:
         document = await self._objects.get(key)
         if document is None:
             raise not_found(self._kinds[key.kind].plural, key.name)
-        return await self._settled(key, document) if self._is_settling(key, document) else document
-
-    def _is_settling(self, key: Key, document: bytes) -> bool:
         judge = self._kinds[key.kind].is_settling
-        return judge is not None and judge(orjson.loads(document), self._clock.now())
+        if judge is None:
+            return document
+        present = orjson.loads(document)
+        if not judge(present, self._clock.now()):
+            return document
+        return await self._settled(key, document, int(present["metadata"]["resourceVersion"]), judge)
 
-    async def _settled(self, key: Key, document: bytes) -> bytes:
+    async def _settled(self, key: Key, document: bytes, read_rv: int, judge: SettlingJudge) -> bytes:
         """The object once it has settled, or as it is when the time for that is over; NotFound when it is deleted."""
         named = Selection(key.kind, key.org, key.project, fields=(FieldTerm("metadata.name", True, key.name),))
-        read_rv = int(orjson.loads(document)["metadata"]["resourceVersion"])
         later = self._watches.follow(named, read_rv, None, self._settings.settling_seconds)
         async with aclosing(later) as batches:
             async for items in batches:
@@ -93,7 +94,7 @@ class Reader:
                     if item.type is ChangeType.DELETED:
                         raise not_found(self._kinds[key.kind].plural, key.name)
                     document = item.document
-                if not self._is_settling(key, document):
+                if not judge(orjson.loads(document), self._clock.now()):
                     break
         return document
 
