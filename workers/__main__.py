@@ -6,10 +6,7 @@ Each command imports only what it runs, since a process should not pay for the o
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +14,7 @@ import typer
 import uvloop
 
 from workers.configuration import read_settings
+from workers.heap import loading
 from workers.logs import configure_logging
 from workers.names import ProcessName
 
@@ -26,21 +24,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # a log wants the traceback itself
     help="Run nodus-server, whole or one process of it.",
 )
-
-
-@contextlib.contextmanager
-def loading() -> Iterator[None]:
-    """Import in here what a process runs.
-
-    Libraries make hundreds of thousands of objects that stay for good. Looking for garbage among them would be a
-    seventh of a start, and part of every later collection.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 @app.command()
@@ -93,7 +76,8 @@ def init(
     ] = None,
 ) -> None:
     """Bring the database to the current schema; at the first start make the admin key and print it once."""
-    from workers.initialise import initialise
+    with loading():
+        from workers.initialise import initialise
 
     token = asyncio.run(initialise(read_settings(), key_file))
     if token is not None and key_file is None:

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 
 from controlplane.settings import Settings
 from workers.edge import open_api
+from workers.heap import keep
 
 log = structlog.get_logger("api")
 
@@ -60,6 +61,8 @@ async def serve_api(settings: Settings) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     async with open_api(settings) as (app, feed, prepare_to_stop):
+        # The routes, the kinds and their documents are as permanent as the code.
+        keep()
         listeners = [Listener(config, settings.write_stall_seconds_max) for config in _configs(app, settings)]
         serving = [asyncio.create_task(listener.serve(), name="listener") for listener in listeners]
         stopped = asyncio.create_task(stop.wait())

@@ -37,6 +37,7 @@ from activities.sweeper import Sweeper
 from controlplane.calls.outcomes import CallRules
 from controlplane.errors import ApiError
 from controlplane.settings import Settings
+from workers.heap import keep
 from workers.sandbox import production_runner
 from workers.watchdog import watch
 from workers.wiring import Core, open_core
@@ -100,6 +101,7 @@ async def serve(core: Core, client: Client, stop: asyncio.Event) -> None:
         max_heartbeat_throttle_interval=HEARTBEAT_EVERY,
         graceful_shutdown_timeout=STOP_WITHIN,
     )
+    keep()
     async with worker:
         background = [
             asyncio.create_task(_repeat(control.keeper.keep, KEEP_SECONDS), name="engine keeper"),
