@@ -33,7 +33,10 @@ log = structlog.get_logger(__name__)
 
 POLL_SECONDS = 1.0
 LOOK_PAUSE_SECONDS = 0.05
-"""Between two looks, however many changes come; a decision waits at most this long to be seen."""
+"""Between two looks in a pause of the work, however many changes come."""
+BUSY_LOOK_PAUSE_SECONDS = 0.15
+"""The same while calls run: a look is up to five queries, and what they take is missing to those who wait for calls. A
+decision waits at most this long to be seen."""
 OUTAGE_PAUSE_SECONDS = 1.0
 REPORTS_IN_FLIGHT = 8
 LOOK_CALLS = 256
@@ -168,7 +171,7 @@ class Starter:
                 ends = [report for report in reports if report.outcome.facts is None]
                 reports = [report for report in reports if report.outcome.facts is not None] + ends[:1]
             results = await asyncio.gather(*(self._report(gate, report) for report in reports))
-            await asyncio.sleep(LOOK_PAUSE_SECONDS if all(results) else OUTAGE_PAUSE_SECONDS)
+            await asyncio.sleep(self._look_pause_seconds() if all(results) else OUTAGE_PAUSE_SECONDS)
 
     async def _report(self, gate: asyncio.Semaphore, report: UnreportedCall) -> bool:
         """Complete the call's activity; False when the engine did not answer."""
@@ -200,7 +203,11 @@ class Starter:
                 self._spawn(call, urgent=True)
             for call in await self._to_start():
                 self._spawn(call, urgent=False)
-            await asyncio.sleep(LOOK_PAUSE_SECONDS)
+            await asyncio.sleep(self._look_pause_seconds())
+
+    def _look_pause_seconds(self) -> float:
+        quiet = self._meter.is_quiet(asyncio.get_running_loop().time())
+        return LOOK_PAUSE_SECONDS if quiet else BUSY_LOOK_PAUSE_SECONDS
 
     async def _notice_attached(self) -> None:
         """Take workflows off the board that attached in another process; half of them do when there are two."""
