@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from controlplane.clock import parse_time
 from tests.fixtures.eventually import eventually
 from tests.fixtures.system import System
 
@@ -23,6 +26,8 @@ app = nodus.App("rolled")
 
 @app.function(timeout="120s", min_workers=1, max_workers=2, scaledown_window="20m")
 def version(seconds):
+    # A line for each time that a body runs, and the version that it began on.
+    print("began", os.environ["NODUS_ATTEMPT"], flush=True)
     time.sleep(seconds)
     return "{version}"
 """
@@ -70,6 +75,58 @@ def ready(system: System) -> tuple[str, str]:
     conditions = function(system)["status"]["conditions"]
     [found] = [condition for condition in conditions if condition["type"] == "Ready"]
     return found["status"], found["reason"]
+
+
+def versions_served(system: System) -> dict[str, tuple[datetime, datetime | None]]:
+    """By worker, from when and until when it took calls."""
+    served = {}
+    for attempt in system.objects("attempts", labelSelector="nodus.dev/function=rolled-version"):
+        timings = attempt["status"]["timings"]
+        if "registeredTime" in timings:
+            gone = parse_time(timings["finishedTime"]) if "finishedTime" in timings else None
+            served[attempt["metadata"]["name"]] = (parse_time(timings["registeredTime"]), gone)
+    return served
+
+
+@pytest.mark.case("C54")
+async def test_calls_that_run_while_versions_come_and_one_is_broken_are_each_run_once_on_one_of_them(
+    system: System, deploy: Callable[..., None], full: bool
+) -> None:
+    count, seconds = (100, 5) if full else (20, 1.5)
+    deploy("a1")
+    assert collect(system, spawn(system, 1, 0)) == ["a1"]
+    names = spawn(system, count, seconds)
+    deployed = {"a1": datetime.fromtimestamp(0, UTC)}
+    for version, line in (("a2", ""), ("broken", BROKEN), ("a3", ""), ("a4", "")):
+        deployed[version] = datetime.now(UTC)
+        deploy(version, line)
+        if version == "broken":
+            await eventually(lambda: ready(system) == ("False", "StartupFailed"), within=90)
+    told = dict(zip(names, collect(system, names), strict=True))
+    assert set(told.values()) <= set(deployed) - {"broken"}
+
+    calls = {call["metadata"]["name"]: call for call in system.calls("rolled-version")}
+    served = versions_served(system)
+    ran_on: dict[str, set[str]] = {}
+    for name, version in told.items():
+        status = calls[name]["status"]
+        assert (status["phase"], status["recoveries"], status["retries"]) == ("Succeeded", 0, 0)
+        worker = status["worker"]["attempt"]
+        ran_on.setdefault(worker, set()).add(version)
+        began, (ready_at, gone) = parse_time(status["startTime"]), served[worker]
+        # It began while its worker served, and on nothing that was not there yet: times are told in whole seconds.
+        second = timedelta(seconds=1)
+        assert ready_at - second <= began <= (gone or began) + second
+        assert deployed[version] - second <= began
+    assert all(len(versions) == 1 for versions in ran_on.values()), ran_on
+    # Once the last version alone serves, nothing begins on another.
+    await eventually(lambda: ready(system) == ("True", "WorkersReady"), within=60)
+    await eventually(lambda: collect(system, spawn(system, 2, 0)) == ["a4"] * 2, within=60)
+    # The bodies of the calls, those of the first one and of the last look: each wrote its line once.
+    log = system.nodus("logs", "function/rolled-version")
+    bodies = Counter(line.split("began ")[1].split()[0] for line in log.splitlines() if "began att-" in line)
+    held = Counter(call["status"]["worker"]["attempt"] for call in system.calls("rolled-version"))
+    assert bodies == held
 
 
 @pytest.mark.case("C54")

@@ -1,0 +1,190 @@
+"""Workers that are confined and started before anybody asks for one.
+
+Most of a cold start is the interpreter and the imports of the public worker. A warm worker has done both, in a sandbox
+of its own, with a uid of its own, and waits for its orders on a pipe (`worker_start.py`); whoever takes it makes the
+attempt's socket in its folder, sets its limits and grants it variables and folder (`process.py`). It is used once. No
+attempt, token, Secret or variable of a Function exists in it before that, and nothing of it is ever copied: a second
+worker is a second process from the beginning.
+
+The pool keeps what the last starts of this host asked for, makes one at a time, and makes none while a worker that
+somebody waits for is starting. When the node dies, the kernel ends these sandboxes as it ends all others, and the next
+start of the node clears away their groups and folders.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import shutil
+from collections import deque
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import structlog
+
+from runtime import sandbox
+from runtime.cells import Cell
+from runtime.cgroups import Cgroups, Limits
+from runtime.process import Command, SandboxProcess
+from runtime.sandbox import SandboxSpec, SandboxUnavailableError, Tools
+
+QUIET_SECONDS_MAX = 30.0
+"""A worker that loads a model may take minutes to its first claim; the pool is not kept empty for all of them."""
+FAILED_PAUSE_SECONDS = 30.0
+"""After a sandbox could not be made; attempts meet the same fault and report it."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Template:
+    """What a worker is made of before it is anybody's; equal ones are interchangeable.
+
+    `spec` has neither a uid nor a run folder, `command` no variable of a Function.
+    """
+
+    spec: SandboxSpec
+    command: Command
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmWorker:
+    """One that waits. Whoever takes it grants it orders and closes it when its process is gone, or ends it."""
+
+    template: Template
+    directory: Path
+    cell: Cell
+    process: SandboxProcess
+
+    def close(self) -> None:
+        """Give back what it held of the host; its process must be gone."""
+        self.cell.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    async def end(self) -> None:
+        """End it unused, and close it."""
+        self.process.kill()
+        await self.process.wait()
+        self.process.close_output()
+        self.close()
+
+
+class WarmPool:
+    """The warm workers of one node, at most `size_max`."""
+
+    def __init__(
+        self, *, directory: Path, tools: Tools, cgroups: Cgroups, own_uids: bool, pids_max: int, size_max: int
+    ) -> None:
+        self._directory = directory
+        self._tools = tools
+        self._cgroups = cgroups
+        self._own_uids = own_uids
+        self._pids_max = pids_max
+        self._wanted: deque[Template] = deque(maxlen=size_max)
+        self._waiting: list[WarmWorker] = []
+        self._starting: set[object] = set()
+        self._numbers = itertools.count(1)
+        self._changed = asyncio.Event()
+        # What a node that was killed left; its processes died with it.
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(mode=0o700)
+
+    @property
+    def waiting(self) -> int:
+        """How many wait to be taken."""
+        return len(self._waiting)
+
+    def expect(self, template: Template) -> None:
+        """Fill the pool for starts of this kind, until others are asked for."""
+        self._wanted.extend([template] * (self._wanted.maxlen or 0))
+        self._changed.set()
+
+    def take(self, template: Template) -> WarmWorker | None:
+        """A worker of this kind, the caller's from now on; None when none waits. Either way, more will be made."""
+        self._wanted.append(template)
+        self._changed.set()
+        for worker in self._waiting:
+            if worker.template == template and worker.process.alive:
+                self._waiting.remove(worker)
+                return worker
+        return None
+
+    def hold_back(self, start: object) -> None:
+        """Make no worker while this start goes on; a start is anything that can tell itself from others."""
+        self._starting.add(start)
+
+    def let_go(self, start: object) -> None:
+        """This start is over; said again, it changes nothing."""
+        self._starting.discard(start)
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Keep the pool filled until cancelled; then end all that wait."""
+        try:
+            while True:
+                self._changed.clear()
+                await self._quiet()
+                try:
+                    done = await self._step()
+                except (SandboxUnavailableError, OSError) as error:
+                    log.warning("no worker was started ahead", problem=str(error))
+                    await asyncio.sleep(FAILED_PAUSE_SECONDS)
+                    continue
+                if not done:
+                    await self._changed.wait()
+        finally:
+            self._wanted = deque(maxlen=0)
+            while self._waiting:
+                await self._waiting.pop().end()
+
+    async def _quiet(self) -> None:
+        """Wait until no worker starts that somebody asked for, but not for ever."""
+        try:
+            async with asyncio.timeout(QUIET_SECONDS_MAX):
+                while self._starting:
+                    await self._changed.wait()
+                    self._changed.clear()
+        except TimeoutError:
+            pass
+
+    async def _step(self) -> bool:
+        """End one worker that is dead or no longer wanted, or make one that is missing; false when all is well."""
+        missing = list(self._wanted)
+        for worker in self._waiting:
+            if worker.template in missing and worker.process.alive:
+                missing.remove(worker.template)
+            else:
+                self._waiting.remove(worker)
+                await worker.end()
+                return True
+        if not missing:
+            return False
+        self._waiting.append(await self._make(missing[-1]))
+        return True
+
+    async def _make(self, template: Template) -> WarmWorker:
+        name = f"warm-{next(self._numbers)}"
+        directory = self._directory / name
+        directory.mkdir(mode=0o700)
+        cell: Cell | None = None
+        try:
+            cell = Cell.open(
+                directory,
+                name=name,
+                cgroups=self._cgroups,
+                own_uid=self._own_uids,
+                limits=Limits(pids_max=self._pids_max),
+            )
+            spec = placed(template.spec, cell)
+            process = await SandboxProcess.start_waiting(spec, template.command, self._tools, cell.group)
+        except BaseException:
+            if cell is not None:
+                cell.close()
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+        return WarmWorker(template=template, directory=directory, cell=cell, process=process)
+
+
+def placed(spec: SandboxSpec, cell: Cell) -> SandboxSpec:
+    """The sandbox of a worker that has its cell."""
+    return replace(spec, uid=cell.uid, read_only=(*spec.read_only, (cell.run_directory, sandbox.RUN)))
