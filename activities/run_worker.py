@@ -29,6 +29,7 @@ from activities.run_worker_contract import (
     OUT_OF_MEMORY,
     PLATFORM_AWAY,
     RUN_WORKER,
+    START_TIMED_OUT,
     KillWorkerInput,
     RunWorkerInput,
     WorkerExit,
@@ -209,7 +210,9 @@ def worker_exit(report: WorkerReport) -> WorkerExit:
     if ending is None:
         return WorkerExit(outcome=DRAINED if report.asked else NOT_STARTED, message=report.problem or "")
     if report.problem is not None:
-        outcome, message = KILLED, report.problem
+        # Nobody asked it to go and it never claimed: only the limit of starts ends such a one.
+        late = PLATFORM_AWAY if report.api_away else START_TIMED_OUT
+        outcome, message = KILLED if report.asked or report.ready else late, report.problem
     elif report.out_of_memory and ending.signal is not None:
         outcome, message = OUT_OF_MEMORY, "the worker used more memory than it may"
     elif report.asked:

@@ -43,6 +43,10 @@ class Loss:
 
 _BY_ITSELF = frozenset({"Exited", "OutOfMemory", "Drained"})
 """A worker that was asked to go finishes its calls first: one that went with calls in its hands was ended by one."""
+_SHUT_DOWN = frozenset({"Drained", "Killed"})
+"""How workers end that nobody but their stopping node asked to go."""
+_OUT_OF_MEMORY = "OutOfMemory"
+_START_TIMED_OUT = "StartTimedOut"
 _TIMED_OUT = "StartupTimeout"
 _LEASE = "LeaseExpired"
 _STOPPED = frozenset({"Stopped", "FunctionDeleted"})
@@ -56,20 +60,22 @@ def attempt_end(end: WorkerEnd, *, was_ready: bool, drain_reason: str | None) ->
         if drain_reason == _LEASE:
             message = "the worker sent no claim for the length of its lease"
         return AttemptEnd(phase="Failed", reason="NodeLost", message=message, **told)
-    if drain_reason == _TIMED_OUT:
-        return AttemptEnd(
-            phase="Failed", reason=_TIMED_OUT, message="the worker did not take calls in the time it had", **told
-        )
+    when = "" if was_ready else " before its first claim"
+    if end.outcome == _OUT_OF_MEMORY:
+        # Whoever had asked it to go: what it ran was too large, and the next one will meet the same limit.
+        return AttemptEnd(phase="Failed", reason=_OUT_OF_MEMORY, message=_how(end) + when, **told)
+    if drain_reason == _TIMED_OUT or (end.outcome == _START_TIMED_OUT and drain_reason is None):
+        message = "the worker did not take calls in the time it had"
+        return AttemptEnd(phase="Failed", reason=_TIMED_OUT, message=message, **told)
     if drain_reason is not None:
         reason = "Stopped" if drain_reason in _STOPPED else "Released"
         return AttemptEnd(phase="Cancelled", reason=reason, message=f"let go: {drain_reason}", **told)
     if end.outcome == "NotStarted":
         return AttemptEnd(phase="Failed", reason="StartFailed", message=end.message or "it was not started", **told)
-    if end.outcome == "Drained":
+    if end.outcome in _SHUT_DOWN:
         return AttemptEnd(phase="Cancelled", reason="Released", message="its node shut down", **told)
     if end.outcome == "Exited" and end.exit_code == 0 and was_ready:
         return AttemptEnd(phase="Succeeded", reason="Exited", message="the worker ended by itself", **told)
-    when = "" if was_ready else " before its first claim"
     return AttemptEnd(phase="Failed", reason="CustomerExit", message=_how(end) + when, **told)
 
 

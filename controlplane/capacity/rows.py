@@ -106,11 +106,11 @@ class StartRecord:
 _COLUMN_NAMES = tuple(WorkerRow.__dataclass_fields__)
 COLUMNS = ", ".join(f"a.{name}" for name in _COLUMN_NAMES)
 
-START_FAILURES = ("CustomerExit", "StartupTimeout", "StartFailed")
+START_FAILURES = ("CustomerExit", "OutOfMemory", "StartupTimeout", "StartFailed")
 """Reasons of attempts that ended before their first claim and count against their revision: the environment, the
 sandbox or the user's code would refuse the next one too. What the platform lost (`LOST`) is only tried again."""
 LOST = "NodeLost"
-LOSSES = (LOST, "CustomerExit")
+LOSSES = (LOST, "CustomerExit", "OutOfMemory")
 
 _LIVE = f"""
 SELECT {COLUMNS}, (SELECT count(*) FROM calls c WHERE c.attempt = a.uid AND c.state = 'running') AS busy

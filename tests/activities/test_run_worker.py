@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from temporalio import workflow
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
@@ -31,6 +32,7 @@ from activities.run_worker_contract import (
     OUT_OF_MEMORY,
     PLATFORM_AWAY,
     RUN_WORKER,
+    START_TIMED_OUT,
     KillWorkerInput,
     RunWorkerInput,
     WorkerExit,
@@ -39,6 +41,7 @@ from activities.run_worker_contract import (
 from runtime.process import Ending
 from runtime.supervisor import WorkerReport
 from tests.fixtures.eventually import eventually
+from tests.fixtures.processes import of_attempt
 from tests.runtime.scripted_api import ScriptedApi
 from tests.workers.node_process import Node
 from workers.engines.temporal import EmbeddedTemporal
@@ -175,10 +178,11 @@ async def test_a_killed_node_leaves_no_worker_and_its_next_start_reports_the_los
     api.set_code({"app.py": SLEEPER})
     api.call("one", 600)
     await eventually(lambda: "begun" in api.log, within=60)
-    assert sandboxed_workers(node.settings["node_name"])
+    workers = processes_of(node)
+    assert workers
     node.signal(signal.SIGKILL)
     await node.ended()
-    await eventually(lambda: not sandboxed_workers(node.settings["node_name"]))
+    await eventually(lambda: not any(worker.is_running() for worker in workers))
     node.start()
     result: WorkerExit = await handle.result()
     assert result.outcome == NODE_RESTARTED
@@ -190,12 +194,14 @@ async def test_a_stopping_node_drains_its_workers_and_exits(
     api.set_code({"app.py": SLEEPER})
     api.call("one", 600)
     await eventually(lambda: "begun" in api.log, within=60)
+    workers = processes_of(node)
+    assert workers
     node.signal(signal.SIGTERM)
     assert await node.ended() == 0
     result: WorkerExit = await handle.result()
     assert result.outcome == KILLED
     assert "2 s after it was asked to" in result.message
-    assert not sandboxed_workers(node.settings["node_name"])
+    await eventually(lambda: not any(worker.is_running() for worker in workers))
 
 
 async def test_an_attempt_the_api_refuses_is_not_started(api: ScriptedApi, handle: WorkflowHandle[Any, Any]) -> None:
@@ -206,15 +212,9 @@ async def test_an_attempt_the_api_refuses_is_not_started(api: ScriptedApi, handl
         assert "the attempt is over" in result.message
 
 
-def sandboxed_workers(attempt: str) -> list[int]:
-    """Processes of this host that were started as workers of the attempt."""
-    wanted = f"NODUS_ATTEMPT={attempt}".encode()
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            if wanted in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
-    return found
+def processes_of(node: Node) -> list[psutil.Process]:
+    """The processes in the sandbox of the node's one attempt, which has the node's name."""
+    return of_attempt(Path(node.settings["data_dir"]) / "node", node.settings["node_name"])
 
 
 def report(**changes: Any) -> WorkerReport:
@@ -239,6 +239,9 @@ KILLED_BY_KERNEL = Ending(exit_code=None, signal=9, ran_seconds=1.5)
         (report(ending=GAVE_UP, ready=False), EXITED),
         (report(api_away=True), EXITED),
         (report(ending=KILLED_BY_KERNEL, problem="the node killed the worker: so"), KILLED),
+        (report(ending=KILLED_BY_KERNEL, problem="asked and stayed", asked=True, ready=False), KILLED),
+        (report(ending=KILLED_BY_KERNEL, problem="no claim in time", ready=False), START_TIMED_OUT),
+        (report(ending=KILLED_BY_KERNEL, problem="no claim in time", ready=False, api_away=True), PLATFORM_AWAY),
         (report(ending=KILLED_BY_KERNEL, out_of_memory=True), OUT_OF_MEMORY),
         # A child that was killed for its memory did not end the worker.
         (report(out_of_memory=True), EXITED),
