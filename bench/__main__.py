@@ -1,4 +1,5 @@
-"""`make bench`: the hot path beside its floor, in one run, printed as ratios; `machinery` measures lists and watches.
+"""`make bench`: the hot path beside its floor, in one run, printed as ratios; `machinery` measures lists and
+watches, `coldstart` (bench/coldstart.py) the first call of a new Function.
 
 Starts the whole system with `python -m workers up` on a fresh folder, publishes `bench/user/noop_app.py` with the
 public SDK and takes, in turns, the floor (`bench/floor.py`, on the same Temporal server) and ours: one warm
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -17,26 +19,30 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from temporalio.client import Client
 
-from bench import floor
+from bench import coldstart, floor
 from bench.machinery import run as machinery
 
 START_SECONDS_MAX = 300
 DRAIN_SECONDS_MAX = 300
 WARM_UP_CALLS = 20
+COLDSTART_WARM_WORKERS = (0, 2)
 CALL_WORKFLOWS = 'WorkflowType = "FunctionCallWorkflow"'
 
 
-def start_system(data_dir: Path) -> subprocess.Popen[bytes]:
+def start_system(data_dir: Path, **settings: object) -> subprocess.Popen[bytes]:
     """Start `up` and wait for its `client.env`, which is written when it is ready."""
+    variables = {f"NODUS_SERVER_{name.upper()}": str(value) for name, value in settings.items()}
     log = (data_dir / "up.log").open("wb")
     process = subprocess.Popen(
         [sys.executable, "-m", "workers", "up", "--data-dir", str(data_dir)],
+        env={**os.environ, **variables},
         stdout=log,
         stderr=subprocess.STDOUT,
         start_new_session=True,
@@ -53,6 +59,20 @@ def client_environment(data_dir: Path) -> dict[str, str]:
     """The assignments of `client.env`, without quotes."""
     pairs = (line.split("=", 1) for line in (data_dir / "client.env").read_text().splitlines() if "=" in line)
     return {name.removeprefix("export ").strip(): value.strip().strip("'\"") for name, value in pairs}
+
+
+@contextlib.contextmanager
+def running_system(**settings: object) -> Iterator[Path]:
+    """A system in a folder of its own, and the variables of its clients in the environment."""
+    with tempfile.TemporaryDirectory(prefix="nodus-bench-") as folder:
+        data_dir = Path(folder)
+        system = start_system(data_dir, **settings)
+        try:
+            os.environ.update(client_environment(data_dir))
+            yield data_dir
+        finally:
+            system.send_signal(signal.SIGTERM)
+            system.wait(60)
 
 
 async def closed_calls(client: Client) -> int:
@@ -149,8 +169,9 @@ async def run(data_dir: Path, rounds: int, calls: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=("calls", "machinery"), default="calls")
-    parser.add_argument("--rounds", type=int, default=3, help="calls: turns of floor and ours; the median counts")
+    parser.add_argument("what", nargs="?", choices=("calls", "coldstart", "machinery"), default="calls")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of floor and ours; the median counts")
+    parser.add_argument("--warm", type=int, help="coldstart: in a system of this many warm workers only")
     parser.add_argument("--calls", type=int, default=1000, help="calls: inputs of the measured map")
     parser.add_argument("--quick", action="store_true", help="machinery: a twentieth of the size, to see that it works")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
@@ -160,15 +181,17 @@ def main() -> None:
         if options.json:
             options.json.write_text(json.dumps([figure.as_json() for figure in figures], indent=2) + "\n")
         return
-    with tempfile.TemporaryDirectory(prefix="nodus-bench-") as folder:
-        data_dir = Path(folder)
-        system = start_system(data_dir)
-        try:
-            os.environ.update(client_environment(data_dir))
+    if options.what == "coldstart":
+        # A process of its own for each system: the SDK remembers the server it first spoke to.
+        if options.warm is None:
+            for warm_workers in COLDSTART_WARM_WORKERS:
+                subprocess.run([sys.executable, "-m", "bench", *sys.argv[1:], "--warm", str(warm_workers)], check=True)
+            return
+        with running_system(warm_workers_max=options.warm) as data_dir:
+            ratios = asyncio.run(coldstart.measure(data_dir, options.rounds, options.warm))
+    else:
+        with running_system() as data_dir:
             ratios = asyncio.run(run(data_dir, options.rounds, options.calls))
-        finally:
-            system.send_signal(signal.SIGTERM)
-            system.wait(60)
     if options.json:
         options.json.write_text(json.dumps(ratios, indent=2) + "\n")
 

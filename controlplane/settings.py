@@ -181,6 +181,12 @@ class Settings(BaseSettings):
         default=300, description="From process start to first claim, enter() included."
     )
     start_failures_max: int = Field(default=5, description="Consecutive failed starts before a Function is Failed.")
+    warm_workers_max: int = Field(
+        default=2,
+        ge=0,
+        description="Workers of a host that wait, confined and started, before anybody asks: each spares a second and "
+        "holds about 50 MB.",
+    )
     drain_seconds: int = Field(default=30, description="Between SIGTERM and SIGKILL once nothing runs on the worker.")
     node_stop_seconds: int = Field(
         default=10, description="A stopping node lets running calls go on this long; the killed ones run elsewhere."

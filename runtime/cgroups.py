@@ -49,6 +49,11 @@ class Cgroup:
         for folder, _ in self._folders:
             (folder / "cgroup.procs").write_text(str(pid))
 
+    def limit(self, limits: Limits) -> None:
+        """Set these limits from now on; one this host cannot set is left out."""
+        for folder, hierarchy in self._folders:
+            _limit(folder, hierarchy, limits)
+
     def out_of_memory_kills(self) -> int:
         """How many processes of this group the kernel has killed for want of memory."""
         for folder, hierarchy in self._folders:

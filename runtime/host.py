@@ -26,6 +26,7 @@ from runtime.pythons import PythonLocator, find_uv
 from runtime.sandbox import Tools
 from runtime.uids import FIRST_UID
 from runtime.upstream import ApiPool
+from runtime.warm import WarmPool
 
 LOCK_FILE = Path(__file__).with_name("worker-requirements.lock")
 
@@ -43,6 +44,7 @@ class HostLimits:
     silence_seconds_max: float
     isolation_min: Level
     logs: LogLimits
+    warm_workers_max: int = 0
 
 
 class HostInUseError(Exception):
@@ -71,6 +73,14 @@ class Host:
         self.api = api
         self.limits = limits
         self.own_uids = os.geteuid() == 0
+        self.warm = WarmPool(
+            directory=directory / "warm",
+            tools=tools,
+            cgroups=cgroups,
+            own_uids=self.own_uids,
+            pids_max=limits.pids_max,
+            size_max=limits.warm_workers_max,
+        )
         self._attempts = directory / "attempts"
         self._locator = locator
         self._environments = environments
@@ -119,7 +129,7 @@ async def open_host(
     lock = _take(directory / "node.lock")
     try:
         tools = sandbox.find_tools(environ)
-        cgroups = open_cgroups(_instance(directory))
+        cgroups = open_cgroups(instance_name(directory))
         cgroups.reap()
         cgroups.limit_all(Limits(memory_bytes_max=limits.all_memory_bytes_max))
         uv = find_uv(environ)
@@ -149,7 +159,7 @@ async def open_host(
         raise
 
 
-def _instance(directory: Path) -> str:
+def instance_name(directory: Path) -> str:
     """A name for this node on its host: two servers have folders of their own, so their groups never mix."""
     return hashlib.sha256(str(directory.resolve()).encode()).hexdigest()[:12]
 

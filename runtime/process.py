@@ -15,11 +15,12 @@ import asyncio
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runtime import sandbox
@@ -65,15 +66,26 @@ def init_config(command: Command) -> bytes:
     return "\0".join(fields).encode(errors="surrogateescape")
 
 
+def grant_orders(environment: Mapping[str, str], directory: str) -> bytes:
+    """The orders of a waiting worker: folder and variables between NULs. ValueError on a NUL inside."""
+    fields = [directory, *(f"{name}={value}" for name, value in environment.items())]
+    if any("\0" in field for field in fields):
+        raise ValueError("a variable or folder must not contain a NUL character")
+    return "\0".join(fields).encode(errors="surrogateescape")
+
+
 class SandboxProcess:
     """A running sandbox. `stdout` and `stderr` are descriptors to read from; whoever takes them closes them."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], control: int, status: int, stdout: int, stderr: int) -> None:
+    def __init__(
+        self, popen: subprocess.Popen[bytes], control: int, status: int, stdout: int, stderr: int, grant: int
+    ) -> None:
         self._popen = popen
         self._pidfd = os.pidfd_open(popen.pid)
         self._inner_pidfd = -1
         self._control = control
         self._status = status
+        self._grant = grant
         self._started_at = time.monotonic()
         self._told = b""
         self.stdout = stdout
@@ -85,9 +97,28 @@ class SandboxProcess:
 
         Raises SandboxUnavailableError with bubblewrap's or init's own words when it does not come so far.
         """
+        return await cls._start(spec, command, tools, cgroup, _Descriptors(), None)
+
+    @classmethod
+    async def start_waiting(
+        cls, spec: SandboxSpec, command: Command, tools: Tools, cgroup: Cgroup | None
+    ) -> SandboxProcess:
+        """The same for a worker that waits for `grant`: its last argument is the descriptor to read its orders from."""
         descriptors = _Descriptors()
+        return await cls._start(spec, command, tools, cgroup, descriptors, descriptors.pipe_to_child())
+
+    @classmethod
+    async def _start(
+        cls,
+        spec: SandboxSpec,
+        command: Command,
+        tools: Tools,
+        cgroup: Cgroup | None,
+        descriptors: _Descriptors,
+        grant: tuple[int, int] | None,
+    ) -> SandboxProcess:
         try:
-            process, info, gate = _spawn(spec, command, tools, descriptors)
+            process, info, gate = _spawn(spec, command, tools, descriptors, grant)
         except BaseException:
             descriptors.close()
             raise
@@ -129,6 +160,28 @@ class SandboxProcess:
         """The pid of bubblewrap on the host."""
         return self._popen.pid
 
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs; false as soon as it has ended, however long ago."""
+        ended = select.poll()
+        ended.register(self._pidfd, select.POLLIN)
+        return not ended.poll(0)
+
+    async def grant(self, environment: Mapping[str, str], directory: str) -> None:
+        """Give a waiting worker its variables and its folder; its life counts from now. Call once.
+
+        Raises ValueError on a NUL, OSError when the worker is gone.
+        """
+        orders = memoryview(grant_orders(environment, directory))
+        self._started_at = time.monotonic()
+        while orders:
+            try:
+                orders = orders[os.write(self._grant, orders) :]
+            except BlockingIOError:
+                await _writable(self._grant)
+        os.close(self._grant)
+        self._grant = -1
+
     def terminate(self) -> None:
         """Pass SIGTERM to the worker itself; bubblewrap would die of it and take the worker along at once."""
         with contextlib.suppress(OSError):
@@ -150,10 +203,10 @@ class SandboxProcess:
         if self._inner_pidfd >= 0:
             await _readable(self._inner_pidfd)
         self._told += os.read(self._status, _STATUS_BYTES_MAX)
-        for descriptor in (self._pidfd, self._inner_pidfd, self._control, self._status):
+        for descriptor in (self._pidfd, self._inner_pidfd, self._control, self._status, self._grant):
             if descriptor >= 0:
                 os.close(descriptor)
-        self._pidfd = self._inner_pidfd = self._control = self._status = -1
+        self._pidfd = self._inner_pidfd = self._control = self._status = self._grant = -1
         return _ending(code, self._told.decode(errors="replace").splitlines(), ran_seconds)
 
     def close_output(self) -> None:
@@ -216,9 +269,14 @@ def _close_all(descriptors: list[int]) -> None:
 
 
 def _spawn(
-    spec: SandboxSpec, command: Command, tools: Tools, descriptors: _Descriptors
+    spec: SandboxSpec, command: Command, tools: Tools, descriptors: _Descriptors, grant: tuple[int, int] | None
 ) -> tuple[SandboxProcess, int, int]:
-    """Start bubblewrap; returns the process, the descriptor it tells its child's pid on, and the one that lets go."""
+    """Start bubblewrap; returns the process, the descriptor it tells its child's pid on, and the one that lets go.
+
+    `grant` is a pipe whose reading end the worker gets, told by its number.
+    """
+    ours, inherited = (-1, []) if grant is None else (grant[0], [grant[1]])
+    command = replace(command, arguments=[*command.arguments, *map(str, inherited)])
     files = {**sandbox.identity_files(spec.uid or sandbox.UNPRIVILEGED_UID), sandbox.INIT: _INIT_SOURCE.read_bytes()}
     held = {path: descriptors.memory(content) for path, content in files.items()}
     filter_descriptor = descriptors.memory(tools.filter)
@@ -237,28 +295,48 @@ def _spawn(
         ["bwrap", "--args", str(arguments), "--", *sandbox.command_prefix(spec, tools), *inner],
         executable=tools.bwrap,
         env=sandbox.BWRAP_ENVIRONMENT,
-        pass_fds=[*held.values(), filter_descriptor, config, arguments, info_child, gate_child, status_child],
+        pass_fds=[
+            *held.values(),
+            filter_descriptor,
+            config,
+            arguments,
+            info_child,
+            gate_child,
+            status_child,
+            *inherited,
+        ],
         stdin=control_child,
         stdout=stdout_child,
         stderr=stderr_child,
     )
-    return SandboxProcess(popen, control, status, stdout, stderr), info, gate
+    return SandboxProcess(popen, control, status, stdout, stderr, ours), info, gate
 
 
 async def _readable(descriptor: int) -> None:
     """Return when `descriptor` has something to read; a pidfd has when its process is gone."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
-
-    def tell() -> None:
-        if not ready.done():
-            ready.set_result(None)
-
-    loop.add_reader(descriptor, tell)
+    loop.add_reader(descriptor, _tell, ready)
     try:
         await ready
     finally:
         loop.remove_reader(descriptor)
+
+
+async def _writable(descriptor: int) -> None:
+    """Return when `descriptor` takes more, or never will."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    loop.add_writer(descriptor, _tell, ready)
+    try:
+        await ready
+    finally:
+        loop.remove_writer(descriptor)
+
+
+def _tell(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
 
 
 async def _read_until_closed(descriptor: int) -> bytes:

@@ -10,22 +10,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
 from runtime import sandbox
+from runtime.cells import Cell
 from runtime.cgroups import Cgroup, Limits
 from runtime.environments import Environment, EnvironmentFailedError
-from runtime.host import Host
+from runtime.host import Host, HostLimits
 from runtime.logs import LogCollector, Sink
 from runtime.process import Command, Ending, SandboxProcess
 from runtime.proxy import AttemptProxy, ClaimEvents
 from runtime.pythons import PythonMissingError
 from runtime.sandbox import SandboxSpec, SandboxUnavailableError
-from runtime.uids import UidLease, lease_uid
-from runtime.variables import WorkerIdentity, worker_variables
+from runtime.variables import BASE_VARIABLES, WorkerIdentity, worker_variables
+from runtime.warm import Template, WarmWorker, placed
 
 WORKER_START = Path(__file__).with_name("worker_start.py").read_text()
 RELEASE_SECONDS = 0.3
@@ -80,6 +81,7 @@ class WorkerSupervisor:
         self._notify = notify
         self._preparation: asyncio.Task[Environment] | None = None
         self._process: SandboxProcess | None = None
+        self._group: Cgroup | None = None
         self._proxy: AttemptProxy | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._asked = False
@@ -168,35 +170,32 @@ class WorkerSupervisor:
         self, environment: Environment, directory: Path, logs: LogCollector, stack: contextlib.AsyncExitStack
     ) -> Cgroup:
         """Open everything the worker needs, on `stack`, and start it."""
-        identity = self._plan.identity
-        lease = lease_uid() if self._host.own_uids else None
-        if lease is not None:
-            stack.callback(lease.release)
-        run_directory = directory / "run"
-        run_directory.mkdir()
-        # Whatever our umask: the worker, another user, must get through to the socket, which is for it alone.
-        run_directory.chmod(0o755)
-        self._proxy = AttemptProxy(
-            self._host.api, self._plan.token, ClaimEvents(claimed=self._on_claim, final=self._on_final_claim)
+        identity, limits = self._plan.identity, self._host.limits
+        caps = Limits(
+            memory_bytes_max=self._plan.memory_bytes_max or limits.worker_memory_bytes_max, pids_max=limits.pids_max
         )
-        await self._proxy.listen(run_directory, lease.uid if lease else None)
-        stack.callback(self._proxy.close)
-        limits = self._host.limits
-        cgroup = self._host.cgroups.create(
-            identity.attempt,
-            Limits(
-                memory_bytes_max=self._plan.memory_bytes_max or limits.worker_memory_bytes_max,
-                pids_max=limits.pids_max,
-            ),
-        )
-        stack.callback(cgroup.remove)
+        template = worker_template(environment, limits)
         variables, refused = worker_variables(identity, self._plan.variables)
         for name in refused:
             logs.note(f"the variable {name!r} was not set: names that begin with NODUS_ are the server's own")
+        warm = self._host.warm
+        warm.hold_back(self)
+        stack.callback(warm.let_go, self)
         self._notify(Phase.STARTING)
-        self._process = await SandboxProcess.start(
-            self._sandbox(environment, run_directory, lease), self._command(variables), self._host.tools, cgroup
-        )
+        waiting = warm.take(template)
+        if waiting is None or not await self._grant(waiting, directory, variables, caps, stack):
+            cell = Cell.open(
+                directory, name=identity.attempt, cgroups=self._host.cgroups, own_uid=self._host.own_uids, limits=caps
+            )
+            stack.callback(cell.close)
+            await self._listen(cell, stack)
+            command = replace(template.command, environment=variables, directory=self._directory)
+            self._process = await SandboxProcess.start(
+                placed(template.spec, cell), command, self._host.tools, cell.group
+            )
+            self._group = cell.group
+        assert self._process is not None
+        assert self._group is not None
         logs.read(self._process.stdout, "stdout")
         logs.read(self._process.stderr, "stderr")
         seconds = limits.start_seconds_max
@@ -205,27 +204,42 @@ class WorkerSupervisor:
             self._process.kill()
         elif self._asked:
             self._begin_drain()
-        return cgroup
+        return self._group
 
-    def _sandbox(self, environment: Environment, run_directory: Path, lease: UidLease | None) -> SandboxSpec:
-        read_only = [(environment.path, sandbox.ENVIRONMENT), (run_directory, sandbox.RUN)]
-        prefix = environment.interpreter.prefix
-        if not prefix.is_relative_to("/usr"):
-            read_only.append((prefix, prefix))
-        return SandboxSpec(
-            uid=lease.uid if lease else None,
-            read_only=read_only,
-            scratch_bytes_max=self._host.limits.scratch_bytes_max,
-        )
+    async def _grant(
+        self,
+        worker: WarmWorker,
+        directory: Path,
+        variables: Mapping[str, str],
+        caps: Limits,
+        stack: contextlib.AsyncExitStack,
+    ) -> bool:
+        """Make a warm worker this attempt's; false when it died meanwhile, and nothing of it is left then."""
+        try:
+            worker.cell.group.limit(caps)
+            await self._listen(worker.cell, stack)
+            await worker.process.grant(variables, self._directory)
+        except BaseException as error:
+            await worker.end()
+            if isinstance(error, OSError):
+                return False
+            raise
+        stack.callback(worker.close)
+        # For people who look for the processes of an attempt: its sandbox was not made in its own folder.
+        (directory / "cell").symlink_to(worker.directory)
+        self._process, self._group = worker.process, worker.cell.group
+        return True
 
-    def _command(self, variables: dict[str, str]) -> Command:
-        python = sandbox.ENVIRONMENT / "bin" / "python"
-        return Command(
-            python=python,
-            arguments=[str(python), "-c", WORKER_START],
-            environment=variables,
-            directory=str(sandbox.WORKSPACE / (self._plan.directory or "")),
-        )
+    async def _listen(self, cell: Cell, stack: contextlib.AsyncExitStack) -> None:
+        """Open the attempt's own way to the API, which only its worker's user may take."""
+        events = ClaimEvents(claimed=self._on_claim, final=self._on_final_claim)
+        self._proxy = AttemptProxy(self._host.api, self._plan.token, events)
+        await self._proxy.listen(cell.run_directory, cell.uid)
+        stack.callback(self._proxy.close)
+
+    @property
+    def _directory(self) -> str:
+        return str(sandbox.WORKSPACE / (self._plan.directory or ""))
 
     # What happens to a running worker.
 
@@ -245,6 +259,7 @@ class WorkerSupervisor:
         if not self._ready:
             self._ready = True
             self._drop_timer("start")
+            self._host.warm.let_go(self)
             if not self._asked:
                 self._notify(Phase.READY)
         if self._asked:
@@ -277,6 +292,26 @@ class WorkerSupervisor:
     def _cancel_timers(self) -> None:
         for name in list(self._timers):
             self._drop_timer(name)
+
+
+def worker_template(environment: Environment, limits: HostLimits) -> Template:
+    """What a worker on this environment is made of, whoever it will be for."""
+    prefix = environment.interpreter.prefix
+    interpreter = () if prefix.is_relative_to("/usr") else ((prefix, prefix),)
+    python = sandbox.ENVIRONMENT / "bin" / "python"
+    return Template(
+        spec=SandboxSpec(
+            uid=None,
+            read_only=((environment.path, sandbox.ENVIRONMENT), *interpreter),
+            scratch_bytes_max=limits.scratch_bytes_max,
+        ),
+        command=Command(
+            python=python,
+            arguments=(str(python), "-c", WORKER_START),
+            environment=BASE_VARIABLES,
+            directory=str(sandbox.WORKSPACE),
+        ),
+    )
 
 
 class _StoppedError(Exception):

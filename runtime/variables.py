@@ -7,13 +7,27 @@ any of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from runtime import sandbox
 
 _RESERVED_PREFIX = "NODUS_"
 _ALLOWED = frozenset({"NODUS_OUTPUT_DIR", "NODUS_STATE_DIR", "NODUS_CHECKPOINT_DIR"})
+
+
+BASE_VARIABLES: Mapping[str, str] = {
+    "PATH": f"{sandbox.ENVIRONMENT}/bin:/usr/local/bin:/usr/bin:/bin",
+    "HOME": str(sandbox.WORKSPACE),
+    "LANG": "C.UTF-8",
+    # The way to the API is on loopback; a proxy the user set must not be asked for it.
+    "NO_PROXY": "localhost,127.0.0.1",
+    "no_proxy": "localhost,127.0.0.1",
+    "PYTHONUNBUFFERED": "1",
+    # Local sources that a Function carries are unpacked below the workspace.
+    "PYTHONPATH": str(sandbox.WORKSPACE),
+}
+"""What every worker starts with; a user may change any of these."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,15 +42,7 @@ class WorkerIdentity:
 
 def worker_variables(identity: WorkerIdentity, user: Iterable[tuple[str, str]]) -> tuple[dict[str, str], list[str]]:
     """(all variables of the worker, names of the user's that could not be set: reserved ones and malformed ones)."""
-    variables = {
-        "PATH": f"{sandbox.ENVIRONMENT}/bin:/usr/local/bin:/usr/bin:/bin",
-        "HOME": str(sandbox.WORKSPACE),
-        "LANG": "C.UTF-8",
-        # The way to the API is on loopback; a proxy the user set must not be asked for it.
-        "NO_PROXY": "localhost,127.0.0.1",
-        "no_proxy": "localhost,127.0.0.1",
-        "PYTHONUNBUFFERED": "1",
-    }
+    variables = dict(BASE_VARIABLES)
     refused: list[str] = []
     for name, value in user:
         reserved = name.startswith(_RESERVED_PREFIX) and name not in _ALLOWED
@@ -44,8 +50,8 @@ def worker_variables(identity: WorkerIdentity, user: Iterable[tuple[str, str]]) 
             refused.append(name)
         else:
             variables[name] = value
-    # Local sources that a Function carries are unpacked below the workspace.
-    variables["PYTHONPATH"] = ":".join(filter(None, [variables.get("PYTHONPATH"), str(sandbox.WORKSPACE)]))
+    if variables["PYTHONPATH"] != str(sandbox.WORKSPACE):
+        variables["PYTHONPATH"] = ":".join(filter(None, [variables["PYTHONPATH"], str(sandbox.WORKSPACE)]))
     variables |= {
         "NODUS_FUNCTION": identity.function,
         "NODUS_PROJECT": identity.project,

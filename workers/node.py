@@ -28,6 +28,7 @@ from runtime.environments import EnvironmentFailedError
 from runtime.host import Host, HostLimits, open_host
 from runtime.logs import LogLimits
 from runtime.pythons import PythonMissingError
+from runtime.supervisor import worker_template
 
 BUILD_ID = "node"
 """Constant: without one the SDK hashes every module at start, about a second; nodes are not versioned in the engine."""
@@ -71,6 +72,7 @@ async def _serve(settings: Settings, host: Host, activities: RunWorkerActivities
     await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
     if stop.is_set():
         starting.cancel()
+        await _ended(warming)
         return
     client = await starting
     lost = await report_lost_workers(client, host)
@@ -88,10 +90,18 @@ async def _serve(settings: Settings, host: Host, activities: RunWorkerActivities
     serving = asyncio.create_task(worker.run())
     await asyncio.wait((serving, stopped), return_when=asyncio.FIRST_COMPLETED)
     if stop.is_set():
+        await _ended(warming)
         activities.drain_all()
         await worker.shutdown()
     await serving
-    warming.cancel()
+    await _ended(warming)
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    """Cancel a task and wait until it has cleaned up; what it failed with is raised."""
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
 
 
 async def _engine(settings: Settings) -> Client:
@@ -108,12 +118,16 @@ async def _engine(settings: Settings) -> Client:
 
 
 async def _warm(host: Host) -> None:
-    """Build the environment most calls of this host will want before the first of them comes."""
+    """Build the environment most calls of this host will want before the first of them comes, and keep the pool of
+    warm workers filled.
+    """
     minor = f"{sys.version_info.major}.{sys.version_info.minor}"
     try:
-        await host.environment(minor, lambda step: log.info("environment", step=step))
+        environment = await host.environment(minor, lambda step: log.info("environment", step=step))
+        host.warm.expect(worker_template(environment, host.limits))
     except (PythonMissingError, EnvironmentFailedError) as error:
         log.warning("no environment was built ahead", python=minor, problem=str(error))
+    await host.warm.run()
 
 
 @contextlib.asynccontextmanager
@@ -141,4 +155,5 @@ def host_limits(settings: Settings) -> HostLimits:
         silence_seconds_max=settings.lease_seconds,
         isolation_min=settings.isolation_min,
         logs=LogLimits(line_bytes_max=settings.log_line_bytes_max),
+        warm_workers_max=settings.warm_workers_max,
     )

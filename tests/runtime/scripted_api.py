@@ -87,6 +87,8 @@ class ScriptedApi:
                         self.changed.clear()
                         await self.changed.wait()
             self.held -= 1
+            if await request.is_disconnected():
+                return Response(status_code=204)  # Nobody is left to take a call.
         taken = [self.queue.pop(0) for _ in range(min(body["max"], len(self.queue)))]
         return JSONResponse({"calls": taken, "cancel": []})
 

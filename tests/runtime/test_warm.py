@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
 import dataclasses
@@ -17,7 +18,7 @@ import pytest
 from runtime.environments import Environment
 from runtime.host import Host, open_host
 from runtime.process import grant_orders
-from runtime.supervisor import Phase, WorkerPlan, WorkerReport, WorkerSupervisor, worker_template
+from runtime.supervisor import WORKER_START, Phase, WorkerPlan, WorkerReport, WorkerSupervisor, worker_template
 from runtime.variables import BASE_VARIABLES, WorkerIdentity
 from runtime.warm import Template
 from tests.fixtures.eventually import eventually
@@ -204,3 +205,41 @@ async def test_none_is_made_while_a_worker_starts_that_somebody_waits_for(host: 
 def test_orders_hold_no_nul() -> None:
     with pytest.raises(ValueError, match="NUL"):
         grant_orders({"A": "x\0NODUS_API_KEY=y"}, "/workspace")
+
+
+READ_AT_IMPORT = """
+import json, os, runpy
+read = set()
+class Recording(type(os.environ)):
+    def __getitem__(self, name):
+        read.add(name)
+        return super().__getitem__(name)
+    def __iter__(self):
+        read.add("everything")
+        return super().__iter__()
+    def __contains__(self, name):
+        read.add(name)
+        return super().__contains__(name)
+os.environ.__class__ = Recording
+import nodus._runtime.functions
+print(json.dumps(sorted(read)))
+"""
+
+
+async def test_what_the_workers_modules_read_at_import_needs_a_new_interpreter(environment: Environment) -> None:
+    process = await asyncio.create_subprocess_exec(
+        environment.path / "bin" / "python", "-c", READ_AT_IMPORT, stdout=asyncio.subprocess.PIPE
+    )
+    told, _ = await process.communicate()
+    read = json.loads(told)
+    assert read, "nothing was recorded"
+    assert [name for name in read if not name.startswith(for_a_new_interpreter())] == []
+
+
+def for_a_new_interpreter() -> tuple[str, ...]:
+    """The list in `worker_start.py`, which cannot be imported: it would become a worker."""
+    for node in ast.parse(WORKER_START).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FOR_A_NEW_INTERPRETER":
+            parts = [part.value for part in ast.walk(node.value) if isinstance(part, ast.Constant)]
+            return tuple(part.decode() for part in parts if isinstance(part, bytes))
+    raise AssertionError("worker_start.py has no such list")
