@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import structlog
 
@@ -72,6 +72,12 @@ class Departures:
         """End the worker's process without waiting for what runs on it."""
         await self._writer.write(DrainWorkers([row.uid], reason, self._clock.now()))
         await self.tell(row, reason, kill=True)
+
+    async def release(self, uids: Sequence[str], reason: DrainReason, kill_at: datetime) -> None:
+        """Let these workers go, and have them killed at a time if nothing else runs on them then."""
+        await self._writer.write(DrainWorkers(uids, reason, kill_at))
+        failpoints.reach("worker-marked")
+        await asyncio.gather(*(self.tell(row, reason) for row in await self._workers.rows(uids)))
 
     async def abandon(self, function_uids: Iterable[str]) -> None:
         """Let all workers of Functions go that do not exist any more."""

@@ -30,6 +30,7 @@ from controlplane.calls.recovery import EndOverdue, EndUnserved, LoseAttempt
 from controlplane.calls.rows import CallRef
 from controlplane.capacity.endings import WorkerEnd
 from controlplane.capacity.patience import queue_patience, waits_since
+from controlplane.capacity.pool import DrainReason
 from controlplane.capacity.rows import AttemptState, WorkerQueries
 from controlplane.clock import Clock
 from controlplane.errors import ApiError, Reason
@@ -50,6 +51,8 @@ KILL_PATIENCE_SECONDS = 30
 DRAIN_MARGIN_SECONDS = 15
 """The node kills after the drain grace; this much later it has evidently not."""
 SILENT_SECONDS = 60
+CANCELS_SECONDS = 0.5
+"""A waiter is promised the end of a cancelled call within 5 s, and this is part of them."""
 ASK_AGAIN_SECONDS = 300.0
 
 
@@ -97,10 +100,11 @@ class Sweeper:
         """Leases and renewals count from here: nobody could give a sign of life while the server was away."""
         self.chores = (
             Chore("end overdue calls", 1.0, self.end_overdue_calls),
+            Chore("drain workers of cancelled threads", CANCELS_SECONDS, self.drain_running_on),
             Chore("end lapsed leases", 1.0, self.end_lapsed_leases),
             Chore("end unserved calls", 10.0, self.end_unserved_calls),
             Chore("recover orphaned calls", 30.0, self.recover_orphaned_calls),
-            Chore("end stuck workers", 1.0, self.end_stuck_workers),
+            Chore("end stuck workers", CANCELS_SECONDS, self.end_stuck_workers),
             Chore("expire apps", 5.0, self.expire_apps),
             Chore("wake silent workflows", 10.0, self.wake_silent_workflows),
             Chore("explain late decisions", 5.0, explainer.explain_late_decisions),
@@ -138,6 +142,16 @@ class Sweeper:
         for uid in overdue:
             ended = await self._writer.write(EndOverdue(uid, self._rules))
             log.info("overdue calls ended", attempt=uid, calls=ended)
+
+    async def drain_running_on(self) -> None:
+        """Let workers go in which a thread goes on after its call was cancelled; they are killed when nothing else runs
+        there."""
+        now, settings = self._clock.now(), self._settings
+        found = await self._calls.attempts_running_on(now - timedelta(seconds=settings.cancel_settle_seconds), PER_TURN)
+        if found:
+            kill_at = now + timedelta(seconds=settings.cancelled_thread_seconds)
+            await self._departures.release(found, DrainReason.CANCELLED, kill_at)
+            log.info("cancelled calls run on, their workers are let go", attempts=found)
 
     async def end_unserved_calls(self) -> None:
         """Fail queued calls that no worker took for the whole `placement.queueTimeout` of their Function."""

@@ -6,6 +6,7 @@ themselves. `controlplane/machinery/validation.py` turns the bytes into a docume
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from starlette.requests import Request
@@ -41,6 +42,19 @@ async def read_body(
             count(len(chunk))
         chunks.append(chunk)
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+async def read_worker_body(
+    request: Request, bytes_max: int, seconds_max: float, count: Callable[[int], None] | None = None
+) -> bytes:
+    """The whole body of what a worker says: 408 when it takes longer than a worker waits before it says it again."""
+    try:
+        async with asyncio.timeout(seconds_max):
+            return await read_body(request, bytes_max, count=count)
+    except TimeoutError:
+        raise ApiError(
+            Reason.TIMEOUT, f"the body of the worker's request did not come within {seconds_max:g} s"
+        ) from None
 
 
 def too_large(reason: Reason, bytes_max: int) -> ApiError:

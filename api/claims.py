@@ -17,7 +17,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.bodies import read_body
+from api.bodies import read_worker_body
 from api.claim_intake import ClaimIntake
 from api.deps import Target
 from controlplane.calls.claims import ClaimAnswer, ClaimMutation
@@ -72,7 +72,7 @@ class ClaimsRoute:
         binding = _binding(caller, target)
         if caller.revoked:
             await self._note_fenced(request, caller.org, binding)
-            raise _replaced(binding)
+            raise replaced(binding)
         with self._intake.entry(binding.attempt) as count:
             applied = await self._apply(request, caller.org, binding, count)
         answer = await self._answer(request, applied)
@@ -82,7 +82,7 @@ class ClaimsRoute:
         self, request: Request, org: str, binding: AttemptBinding, count: Callable[[int], None]
     ) -> Applied:
         """Read the claim and commit it, with the wish it makes."""
-        claimant = _claimant(org, binding)
+        claimant = claimant_of(org, binding)
         body = await prepare_reports(
             parse_claim(await self._read(request, binding, count), self._limits, binding.concurrency),
             org=claimant.org,
@@ -118,17 +118,12 @@ class ClaimsRoute:
         with contextlib.suppress(ApiError), self._intake.entry(binding.attempt) as count:
             content = await self._read(request, binding, count)
             body = parse_claim(content, self._limits, binding.concurrency)
-            await self._late.note(_claimant(org, binding), body.completed)
+            await self._late.note(claimant_of(org, binding), body.completed)
 
     async def _read(self, request: Request, binding: AttemptBinding, count: Callable[[int], None]) -> bytes:
         """The body, no larger than what this worker can have to tell, and not for longer than a worker waits."""
-        try:
-            async with asyncio.timeout(self._body_seconds_max):
-                return await read_body(request, self._limits.body_bytes_max(binding.concurrency), count=count)
-        except TimeoutError:
-            raise ApiError(
-                Reason.TIMEOUT, f"the body of the claim did not come within {self._body_seconds_max:g} s"
-            ) from None
+        bytes_max = self._limits.body_bytes_max(binding.concurrency)
+        return await read_worker_body(request, bytes_max, self._body_seconds_max, count)
 
     async def _answer(self, request: Request, applied: Applied) -> WantAnswer:
         given = WantAnswer(calls=[], cancel=[])
@@ -145,7 +140,7 @@ class ClaimsRoute:
         """What the want was given in its own commit, or within `seconds`."""
         if want.answer.done():
             return want.answer.result()
-        gone = asyncio.ensure_future(_disconnected(request))
+        gone = asyncio.ensure_future(disconnected(request))
         try:
             return await self._waiting.wait(want, seconds, gone)
         finally:
@@ -153,7 +148,7 @@ class ClaimsRoute:
 
     @staticmethod
     async def _until_gone(request: Request, seconds: float) -> None:
-        gone = asyncio.ensure_future(_disconnected(request))
+        gone = asyncio.ensure_future(disconnected(request))
         await asyncio.wait({gone}, timeout=seconds)
         gone.cancel()
 
@@ -170,11 +165,13 @@ def _binding(caller: Principal, target: Target) -> AttemptBinding:
     return binding
 
 
-def _replaced(binding: AttemptBinding) -> ApiError:
+def replaced(binding: AttemptBinding) -> ApiError:
+    """What a worker is told that has an heir: it ends itself."""
     return ApiError(Reason.NOT_FOUND, "this worker was replaced", subject=("attempts", binding.attempt), fix="Exit.")
 
 
-def _claimant(org: str, binding: AttemptBinding) -> Claimant:
+def claimant_of(org: str, binding: AttemptBinding) -> Claimant:
+    """The worker behind a token, as the domain names it."""
     return Claimant(
         org=org,
         project=binding.project,
@@ -185,7 +182,7 @@ def _claimant(org: str, binding: AttemptBinding) -> Claimant:
     )
 
 
-async def _disconnected(request: Request) -> None:
+async def disconnected(request: Request) -> None:
     """Returns when the client has closed the connection; the body must have been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

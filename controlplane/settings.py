@@ -123,7 +123,18 @@ class Settings(BaseSettings):
     retry_jitter_fraction: float = Field(
         default=0.1, description="How much of itself a retry's delay may be shortened by, so that retries spread."
     )
-    cancel_grace_seconds: int = Field(default=30, description="A body that goes on after a cancel is killed then.")
+    cancel_grace_seconds: int = Field(
+        default=30, description="A coroutine may clean up for this long after a cancel; then its worker is killed."
+    )
+    cancel_settle_seconds: float = Field(
+        default=0.3,
+        description="A thread may go on for this long after its worker let go of it; then the worker takes no more.",
+    )
+    cancelled_thread_seconds: float = Field(
+        default=1.0,
+        description="The worker is killed this much later: a thread does not hear of a cancel, so time alone is of no "
+        "use to it, and with what comes before and after, a waiter learns the end within the 5 s that it is promised.",
+    )
     call_retention_days: int = Field(default=7, description="Finished calls are kept this long; the protocol's.")
     app_expiry_seconds: int = Field(default=120, description="An ephemeral App not renewed for this long is deleted.")
     call_dispatches_kept_max: int = Field(

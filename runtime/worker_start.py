@@ -1,10 +1,16 @@
-"""The first lines that run in a worker's interpreter: as many threads as it runs calls at once, then the public worker.
+"""The first lines that run in a worker's interpreter: they make its event loop, then run the public worker unmodified.
 
 The node hands the text of this file to the worker's Python (`-c`), so nothing of ours is installed where user code
-runs; nothing may import it. The public worker puts synchronous calls into the default thread pool of asyncio,
-min(32, cpus + 4) threads, however many calls it was told to run at once: the others would wait in the worker with their
-deadlines running. The pool here has a thread for each call beside those that asyncio gives to everything else
-(docs/decisions/0014-a-thread-for-each-call.md).
+runs; nothing may import it. The loop differs from a plain one in two ways.
+
+* Its default thread pool has a thread for each call (docs/decisions/0014-a-thread-for-each-call.md). The public worker
+  puts synchronous calls there, min(32, cpus + 4) at once, however many it was told to run; the others would wait in the
+  worker with their deadlines running.
+* It knows which task runs which call, and which threads of the pool work for it
+  (docs/decisions/0017-a-cancelled-call-ends-on-evidence.md). The public worker hears of a cancel with its next claim,
+  up to 5 s later, and reports a call cancelled whose thread goes on. Here the task is cancelled as soon as the server
+  asks for it, and the server is told when the last thread of a cancelled call has ended. Without these words, which are
+  not part of the claims, everything works as the protocol has it, later.
 
     argv: [GRANT_FD]
 
@@ -13,12 +19,24 @@ user, no more, and then waits for its folder and variables. Those that mean some
 with them are given to a new one, in the same process.
 """
 
+from __future__ import annotations
+
 import asyncio
+import contextvars
+import http.client
 import importlib
+import inspect
+import json
 import os
+import queue
 import runpy
+import socket
 import sys
-from concurrent.futures import ThreadPoolExecutor
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 FOR_A_NEW_INTERPRETER = (
     *(b"PYTHON", b"LD_", b"LC_", b"LANG", b"TZ", b"MALLOC_", b"GLIBC_", b"OPENSSL_", b"SSL_"),
@@ -58,19 +76,186 @@ if len(sys.argv) > 1:
     be_granted(int(sys.argv.pop()))
 
 ASYNCIO_THREADS = min(32, (os.cpu_count() or 1) + 4)
-THREADS_MAX = int(os.environ.get("NODUS_FUNCTION_CONCURRENCY", "1")) + ASYNCIO_THREADS
+CALLS_MAX = int(os.environ.get("NODUS_FUNCTION_CONCURRENCY", "1"))
+THREADS_MAX = CALLS_MAX + ASYNCIO_THREADS
+YOUNG_SECONDS = 0.2
+"""Younger calls are not asked about: most end before, and asking costs a request."""
+WAIT_SECONDS = 20
+PAUSE_SECONDS = 1.0
+"""Between a question that was not answered and the next one."""
+TELLINGS_MAX = 60
+"""After that the server has ended the call by itself, or this worker."""
 
 
-class _Policy(asyncio.DefaultEventLoopPolicy):
-    """Makes event loops with the larger pool; its threads start when they are needed."""
+class Body:
+    """One call that runs here, from its task to the end of the last thread that works for it."""
+
+    def __init__(self, call: str, stopped: Callable[[str], None]) -> None:
+        self.call = call
+        self.began_at = time.monotonic()
+        self.task: asyncio.Task[Any] | None = None
+        self.stopping = False
+        self._stopped = stopped
+        self._cancelled = False
+        self._working = 1
+        self._lock = threading.Lock()
+
+    def works(self) -> None:
+        """One more thread works for it."""
+        with self._lock:
+            self._working += 1
+
+    def thread_ended(self, _: Future[Any]) -> None:
+        """A thread that worked for it does not any more."""
+        self._rests()
+
+    def task_ended(self, task: asyncio.Task[Any]) -> None:
+        """Its task is over, and says how in the words of a claim."""
+        if not task.cancelled() and task.exception() is None and isinstance(task.result(), dict):
+            self._cancelled = task.result().get("outcome") == "Cancelled"
+        self._rests()
+
+    def _rests(self) -> None:
+        with self._lock:
+            self._working -= 1
+            over = not self._working
+        if over and self._cancelled:
+            self._stopped(self.call)
+
+
+BODY: contextvars.ContextVar[Body | None] = contextvars.ContextVar("nodus_body", default=None)
+
+
+class Pool(ThreadPoolExecutor):
+    """Counts its work for the call that asked for it."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:  # noqa: ANN401 - as it is
+        body = BODY.get()
+        future = super().submit(fn, *args, **kwargs)
+        if body is not None:
+            body.works()
+            future.add_done_callback(body.thread_ended)
+        return future
+
+
+class Bodies:
+    """The calls that run here, and two threads that speak with the server about their cancels."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, Body] = {}
+        self._busy = threading.Event()
+        self._stopped: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._started = False
+
+    def make_task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:  # noqa: ANN401
+        """The task factory of the loop; a task of the public worker that runs a call carries that call's body."""
+        call = None if BODY.get() is not None else _call_of(coroutine)
+        if call is None:
+            return asyncio.Task(coroutine, loop=loop, **options)
+        body = Body(call, self._stopped.put)
+        token = BODY.set(body)
+        try:
+            task = asyncio.Task(coroutine, loop=loop, **options)
+        finally:
+            BODY.reset(token)
+        self._begin(body, task)
+        return task
+
+    def _begin(self, body: Body, task: asyncio.Task[Any]) -> None:
+        body.task = task
+        self._running[body.call] = body
+        task.add_done_callback(lambda _: self._running.pop(body.call, None))
+        task.add_done_callback(body.task_ended)
+        self._busy.set()
+        if not self._started:
+            self._started = True
+            for speak in (self._hear, self._tell):
+                threading.Thread(target=speak, name=f"nodus{speak.__name__}", daemon=True).start()
+
+    def _hear(self) -> None:
+        """Ask which calls are to stop, while some have run for a moment."""
+        while True:
+            self._busy.wait()
+            time.sleep(YOUNG_SECONDS)
+            running = list(self._running.values())
+            if not running:
+                self._busy.clear()
+                if self._running:
+                    self._busy.set()
+                continue
+            if all(time.monotonic() - body.began_at < YOUNG_SECONDS for body in running):
+                continue
+            cancel = _ask(stopping=[body.call for body in running if body.stopping], wait=f"{WAIT_SECONDS}s")
+            if cancel is None:
+                time.sleep(PAUSE_SECONDS)
+            for call in cancel or ():
+                body = self._running.get(call)
+                if body is not None and body.task is not None and not body.stopping:
+                    body.stopping = True
+                    body.task.get_loop().call_soon_threadsafe(_stop, body.task)
+
+    def _tell(self) -> None:
+        """Say which cancelled calls have nothing left that runs."""
+        while True:
+            stopped = [self._stopped.get()]
+            while not self._stopped.empty() and len(stopped) < CALLS_MAX:
+                stopped.append(self._stopped.get())
+            for _ in range(TELLINGS_MAX):
+                if _ask(stopped=stopped, wait="0s") is not None:
+                    break
+                time.sleep(PAUSE_SECONDS)
+
+
+def _call_of(coroutine: Any) -> str | None:  # noqa: ANN401 - whatever a task may be made of
+    """The call that a coroutine of the public worker was begun for; None of any other coroutine."""
+    frame = getattr(coroutine, "cr_frame", None)
+    if frame is None or frame.f_globals.get("__name__") != "nodus._runtime.functions":
+        return None
+    call = inspect.getcoroutinelocals(coroutine).get("call")
+    name = call.get("id") if isinstance(call, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _stop(task: asyncio.Task[Any]) -> None:
+    """Cancel a task as the public worker does; one that has not begun yet would leave it without a report."""
+    coroutine = task.get_coro()
+    if isinstance(coroutine, Coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+        task.get_loop().call_soon(_stop, task)
+    else:
+        task.cancel()
+
+
+def _ask(**body: Any) -> list[str] | None:  # noqa: ANN401 - JSON
+    """Calls that the server wants stopped; None when it could not be asked."""
+    project, function = os.environ.get("NODUS_PROJECT", ""), os.environ.get("NODUS_FUNCTION", "")
+    path = f"/apis/nodus.dev/v1/namespaces/{project}/functions/{function}/cancels"
+    connection = http.client.HTTPConnection("nodus")
+    try:
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.settimeout(2 * WAIT_SECONDS)
+        connection.sock.connect(os.environ["NODUS_RUNTIME_SOCKET"])
+        connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+        response = connection.getresponse()
+        answer = json.loads(response.read())
+    except (OSError, ValueError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+    return answer["cancel"] if response.status == http.client.OK else None
+
+
+class Policy(asyncio.DefaultEventLoopPolicy):
+    """Makes event loops with the larger pool, whose threads start when they are needed, and tasks that are known."""
 
     def new_event_loop(self) -> asyncio.AbstractEventLoop:
         loop = super().new_event_loop()
-        loop.set_default_executor(ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="asyncio"))
+        loop.set_default_executor(Pool(THREADS_MAX, thread_name_prefix="asyncio"))
+        loop.set_task_factory(BODIES.make_task)
         return loop
 
 
-asyncio.set_event_loop_policy(_Policy())
+BODIES = Bodies()
+asyncio.set_event_loop_policy(Policy())
 # As `python -m` would have it: user code may change the folder it runs in.
 sys.path[0] = os.getcwd()
 runpy.run_module("nodus._worker", run_name="__main__", alter_sys=True)

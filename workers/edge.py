@@ -15,11 +15,13 @@ from starlette.types import ASGIApp
 from api.app import create_app
 from api.blobs import BlobRoutes
 from api.calls import CallRoutes
+from api.cancels import CancelsRoute
 from api.claims import ClaimsRoute
 from api.deps import Deps, SubresourceHandler
 from api.logs import LogRoutes
 from api.node import NodeRoutes
 from api.streams import Streams
+from controlplane.calls.cancels import WaitingCancels
 from controlplane.calls.dispatcher import Dispatcher
 from controlplane.calls.evidence import LateReports
 from controlplane.calls.inspection import CallInspector
@@ -51,13 +53,16 @@ async def open_api(settings: Settings) -> AsyncIterator[tuple[ASGIApp, ChangeFee
 async def open_edge(core: Core) -> AsyncIterator[tuple[Deps, Callable[[], None]]]:
     """What the application is made of, with what runs beside it, and what to call when it is to stop."""
     async with asyncio.TaskGroup() as background:
-        deps = _deps(core)
+        cancels = WaitingCancels(core.database)
+        deps = _deps(core, cancels)
+        core.feed.add_listener(cancels.on_changes)
         core.feed.add_listener(core.waiting.on_changes)
         serving = background.create_task(core.waiting.run(core.writer.write, lambda: core.dispatcher.gated))
 
         def stop() -> None:
             deps.stopping.set()
             core.waiting.close()
+            cancels.close()
 
         try:
             yield deps, stop
@@ -65,7 +70,7 @@ async def open_edge(core: Core) -> AsyncIterator[tuple[Deps, Callable[[], None]]
             serving.cancel()
 
 
-def _deps(core: Core) -> Deps:
+def _deps(core: Core, cancels: WaitingCancels) -> Deps:
     news = LogNews(core.database, core.feed, core.settings)
     reader = LogReader(
         database=core.database,
@@ -92,6 +97,7 @@ def _deps(core: Core) -> Deps:
         streams=streams,
         subresources={
             ("functions", "claims", "POST"): _claims(core),
+            ("functions", "cancels", "POST"): CancelsRoute(core.writer, cancels, core.settings),
             **logs.subresources(),
             **CallRoutes(inspector, core.resources.admission.require_project).subresources(),
         },

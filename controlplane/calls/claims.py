@@ -26,7 +26,6 @@ from controlplane.errors import ApiError, Reason
 from controlplane.store.contract import Key, Loader, Reads, Tx
 
 _DRAINED_BY_ITSELF = "DeadlineExceeded"
-_DRAINED_FOR_CANCEL = "CallCancelled"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +61,8 @@ class ClaimMutation:
         book = CallBook.of(tx)
         records = tx.rows(CLAIMANT, self._claimant.attempt)
         loaded, loaded_calls = claimant_rows(records)
-        attempt = _admitted(book.attempt(loaded), self._claimant)
-        held = {row.name: row for row in book.see(loaded_calls) if _holds(attempt, row)}
+        attempt = admitted(book.attempt(loaded), self._claimant)
+        held = {row.name: row for row in book.see(loaded_calls) if holds(attempt, row)}
         refused = [report for report in self._body.completed if report.call not in held]
         completed = [(held.pop(report.call), report) for report in self._body.completed if report.call in held]
         for row, report in completed:
@@ -78,6 +77,7 @@ class ClaimMutation:
             self._want.claim_seq = attempt.claim_seq
             self._want.concurrency = attempt.concurrency
             self._want.offered = []
+            self._want.stopping = frozenset(row.name for row in book.see(loaded_calls) if _may_run_on(attempt, row))
             # Its heartbeats ask for more calls as well, and a call that may bring the worker down has it for itself.
             self._want.full = any(row.suspect and row.name in running for row in held.values())
             book.want(self._want)
@@ -95,14 +95,11 @@ class ClaimMutation:
             outcome = _outcome(report, row, tx, self._rules)
             function = None if outcome.cause is Cause.SUCCEEDED else tx.get(self._claimant.function_key)
             conclude(tx, row, function, outcome, self._rules)
-        # The worker stops taking calls after a deadline by itself; after a cancel it would go on beside a body it
-        # could not stop. Either way the body may still run, so the worker is replaced and killed after a grace.
-        if report.cause in (Cause.DEADLINE, Cause.CANCELLED):
-            reason = _DRAINED_BY_ITSELF if report.cause is Cause.DEADLINE else _DRAINED_FOR_CANCEL
-            asked_at = row.cancel_requested_at or tx.now
-            kill_at = max(tx.now, asked_at + timedelta(seconds=self._rules.cancel_grace_seconds))
+        if report.cause is Cause.DEADLINE:
+            # The worker stops taking calls by itself. The body may still run, so it is replaced and killed.
+            kill_at = tx.now + timedelta(seconds=self._rules.cancel_grace_seconds)
             present = book.attempt(attempt) or attempt
-            book.patch_attempt(present, draining=True, drain_reason=reason, kill_at=kill_at)
+            book.patch_attempt(present, draining=True, drain_reason=_DRAINED_BY_ITSELF, kill_at=kill_at)
 
     def _renew(self, tx: Tx, attempt: AttemptRow, *, busy: bool) -> AttemptRow:
         """Renew the lease, count the claim, and note the first one: it makes the worker ready."""
@@ -122,7 +119,7 @@ class ClaimMutation:
         """Put back a call whose hand-out never reached the worker: uncounted, uncharged, first in its session."""
         book = CallBook.of(tx)
         row = book.present(uid, None)
-        if row is None or not _holds(attempt, row):
+        if row is None or not holds(attempt, row):
             return
         document = present_document(tx, row)
         if document is None or row.cancel_requested:
@@ -143,7 +140,8 @@ class ClaimMutation:
         book.queue(back, turn=int(stored["metadata"]["resourceVersion"]))
 
 
-def _admitted(attempt: AttemptRow | None, claimant: Claimant) -> AttemptRow:
+def admitted(attempt: AttemptRow | None, claimant: Claimant) -> AttemptRow:
+    """The worker, unless its word does not count any more; raises as `ClaimMutation` does."""
     if attempt is None or attempt.finished_at is not None or attempt.epoch != claimant.epoch:
         raise ApiError(
             Reason.NOT_FOUND,
@@ -157,7 +155,8 @@ def _admitted(attempt: AttemptRow | None, claimant: Claimant) -> AttemptRow:
 
 
 def _let_go(tx: Tx, row: CallRow) -> None:
-    """Hold a call whose worker says that it was stopped until the worker is gone: only then its body surely is."""
+    """Hold a call whose worker says that it was stopped until its runtime says so too (`calls/cancels.py`), or the
+    worker is gone: only then its body surely is."""
     document = present_document(tx, row)
     if row.let_go_at is not None:
         return
@@ -166,7 +165,12 @@ def _let_go(tx: Tx, row: CallRow) -> None:
     CallBook.of(tx).save(replace(row, let_go_at=tx.now))
 
 
-def _holds(attempt: AttemptRow, row: CallRow) -> bool:
+def _may_run_on(attempt: AttemptRow, row: CallRow) -> bool:
+    return holds(attempt, row) and row.let_go_at is not None
+
+
+def holds(attempt: AttemptRow, row: CallRow) -> bool:
+    """Whether the call is in the hands of this worker."""
     return row.state is CallState.RUNNING and row.attempt == attempt.uid and row.epoch == attempt.epoch
 
 

@@ -136,6 +136,13 @@ SELECT DISTINCT attempt FROM (
 ) AS overdue
 """
 
+# A runtime that had nothing to tell by now has a thread that goes on, or is not one of ours.
+_RUNNING_ON = """
+SELECT DISTINCT c.attempt FROM calls c JOIN attempts a ON a.uid = c.attempt
+WHERE c.state = 'running' AND c.cancel_requested_at IS NOT NULL AND c.let_go_at < $1
+    AND a.finished_at IS NULL AND (NOT a.draining OR a.kill_at IS NULL) LIMIT $2
+"""
+
 # Sessions served longest ago, and their first calls: whoever waits longest is among them, whatever the queue's length.
 _UNSERVED = """
 SELECT c.uid, c.org, c.project, c.name
@@ -253,6 +260,10 @@ class CallQueries:
             now - timedelta(seconds=LET_GO_GRACES * cancel_grace_seconds),
         )
         return [record["attempt"] for record in records]
+
+    async def attempts_running_on(self, before: datetime, limit: int) -> list[str]:
+        """Uids of workers, not yet to be killed, that let go of a call before a time and still hold it."""
+        return [record["attempt"] for record in await self._database.fetch(_RUNNING_ON, before, limit)]
 
     async def unserved(self, function_uid: str, before: datetime, limit: int) -> list[CallRef]:
         """Queued calls of a Function that have waited for a worker since before a time; for `EndUnserved`."""

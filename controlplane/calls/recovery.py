@@ -27,6 +27,7 @@ from controlplane.calls.rows import (
     claimant_rows,
 )
 from controlplane.capacity.endings import Loss, WorkerEnd, worker_loss
+from controlplane.capacity.pool import DrainReason
 from controlplane.store.contract import Reads, Tx
 
 
@@ -110,7 +111,7 @@ class EndOverdue:
         for row, cause in overdue:
             book.later([row.key], partial(self._end, uid=row.uid, attempt=attempt, cause=cause))
         if overdue:
-            reason = "CallCancelled" if overdue[0][1] is Cause.CANCELLED else "DeadlineExceeded"
+            reason = DrainReason.CANCELLED if overdue[0][1] is Cause.CANCELLED else "DeadlineExceeded"
             book.patch_attempt(attempt, draining=True, drain_reason=reason, kill_at=tx.now)
         return len(overdue)
 

@@ -119,14 +119,13 @@ def parse_claim(body: bytes, limits: ReportLimits, concurrency: int) -> ClaimBod
     _check_values(body, concurrency)
     claim = _decode(body)
     completed = _entries(claim, "completed", concurrency)
-    running = _entries(claim, "running", concurrency)
     reports = [_report(record, limits) for record in completed if isinstance(record, dict)]
     return ClaimBody(
         # A worker that repeats a call in one claim contradicts itself; its first word counts.
         completed=tuple({report.call: report for report in reversed(reports) if report is not None}.values()),
-        running=frozenset(name for name in running if isinstance(name, str) and _NAME.fullmatch(name)),
+        running=frozenset(call_names(claim, "running", concurrency)),
         calls_max=max(0, min(_member(claim, "max", int, 0), limits.calls_max)),
-        wait_seconds=_wait_seconds(claim.get("wait"), limits),
+        wait_seconds=wait_seconds(claim.get("wait"), limits),
         draining=_member(claim, "draining", bool, False),
     )
 
@@ -209,10 +208,17 @@ def _entries(claim: dict[str, Any], name: str, entries_max: int) -> list[Any]:
     return entries
 
 
+def call_names(claim: dict[str, Any], name: str, entries_max: int) -> list[str]:
+    """The names of calls in a list of what a worker says; raises INVALID for what is no list or too long."""
+    entries = _entries(claim, name, entries_max)
+    return [entry for entry in entries if isinstance(entry, str) and _NAME.fullmatch(entry)]
+
+
 _JSON_TYPES: Mapping[type, str] = {list: "array", int: "integer", bool: "boolean"}
 
 
-def _wait_seconds(value: object, limits: ReportLimits) -> float:
+def wait_seconds(value: object, limits: ReportLimits) -> float:
+    """How long a request may be held, from a duration such as "30s"; raises INVALID for anything else."""
     if value is None:
         return 0.0
     if not isinstance(value, str):

@@ -102,7 +102,7 @@ class WaitingClaims:
     # The change feed.
 
     def on_changes(self, changes: Sequence[Change]) -> None:
-        """Wake for calls that became claimable elsewhere and Functions that started; stop calls being cancelled."""
+        """Wake for calls that became claimable elsewhere and Functions that started; answer workers about cancels."""
         if not self._held:
             return
         functions = {change.key for change in changes if _starts_or_stops(change)}
@@ -114,6 +114,8 @@ class WaitingClaims:
                 functions.add(Key("Function", key.org, key.project, change.fields.get("spec.function", "")))
             elif phase == Phase.CANCELLING:
                 self._cancel(key)
+            elif phase == Phase.CANCELLED:
+                self._free(key)
         self.wake(uid for uid, wants in self._held.items() if next(iter(wants)).claimant.function_key in functions)
 
     def wake(self, function_uids: Iterable[str]) -> None:
@@ -153,6 +155,17 @@ class WaitingClaims:
                 if (want.claimant.org, want.claimant.project) == (call.org, call.project):
                     self._drop(want)
                     want.resolve([], [call.name])
+
+    def _free(self, call: Key) -> None:
+        """The place of a call that has stopped is free: let its worker ask for more."""
+        for wants in list(self._held.values()):
+            self.release(
+                want
+                for want in list(wants)
+                if call.name in want.stopping
+                and not want.offered
+                and (want.claimant.org, want.claimant.project) == (call.org, call.project)
+            )
 
     def _hold(self, want: Want) -> None:
         older = self._by_attempt.get(want.claimant.attempt)

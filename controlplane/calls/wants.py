@@ -45,6 +45,8 @@ class Want:
         """How many calls share the worker, set in the claim's transaction; the price of a call depends on it."""
         self.hold = False
         """Whether the request waits for calls when there are none now."""
+        self.stopping: frozenset[str] = frozenset()
+        """Calls that its worker says it has stopped and whose threads may run on: their places are not free."""
         self.full = False
         """It takes no more, whatever its worker asked for: a call runs alone there, or waits for it to be idle."""
         self.offered: list[dict[str, Any]] = []
@@ -56,12 +58,12 @@ class Want:
     @property
     def room(self) -> int:
         """How many more calls it takes."""
-        return 0 if self.full else self.calls_max - len(self.offered)
+        return 0 if self.full else max(0, self.calls_max - len(self.stopping) - len(self.offered))
 
     @property
     def load(self) -> int:
         """How many calls its worker has; the least loaded is served first."""
-        return len(self.running) + len(self.offered)
+        return len(self.running) + len(self.stopping) + len(self.offered)
 
     def withdraw(self) -> None:
         """Take no calls and wait for none."""

@@ -26,6 +26,7 @@ class DrainReason(StrEnum):
     ROLLED = "Rolled"
     DELETED = "FunctionDeleted"
     MAKES_ROOM = "MakesRoom"
+    CANCELLED = "CallCancelled"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

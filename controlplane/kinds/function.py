@@ -248,6 +248,13 @@ FUNCTION = Kind(
             kind="FunctionClaim",
             scope="functions:claim",
         ),
+        Subresource(
+            "cancels",
+            ("create",),
+            "How the runtime around a worker hears of cancels and tells what has stopped.",
+            kind="FunctionCancels",
+            scope="functions:claim",
+        ),
     ),
     deletion_finalizer="nodus.dev/workers",
     strategy=FunctionStrategy(),

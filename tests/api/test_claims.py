@@ -8,12 +8,15 @@ import secrets
 import time
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.fixtures.app import CALL, PICKLE, ServedApi
 from tests.fixtures.calls import succeeded
 from tests.fixtures.eventually import eventually
-from tests.fixtures.http_worker import start_worker
+from tests.fixtures.http_worker import HttpWorker, start_worker
+
+MERGE = {"Content-Type": "application/merge-patch+json"}
 
 
 @pytest.fixture
@@ -107,6 +110,66 @@ async def test_a_result_in_a_blob_is_kept_by_reference(api: ServedApi) -> None:
     await worker.claim({"call": name, "outcome": "Succeeded", "result": {"encoding": "Pickle", "blob": reference}})
     ended = await status(api, name)
     assert ended["result"] == {"encoding": "Pickle", "blob": reference, "sha256": reference.removeprefix("sha256:")}
+
+
+async def test_the_runtime_of_a_worker_hears_of_a_cancel_and_tells_that_the_call_has_stopped(api: ServedApi) -> None:
+    await api.function()
+    worker = await start_worker(api)
+    name = await call(api)
+    await worker.claim()
+    heard = asyncio.create_task(cancels(worker, wait="30s"))
+    await api.client.patch(f"{api.path}/functioncalls/{name}", json={"spec": {"state": "Cancelled"}}, headers=MERGE)
+    assert (await asyncio.wait_for(heard, 10)).json() == {"cancel": [name]}
+    assert (await cancels(worker, wait="30s")).json() == {"cancel": [name]}
+    assert (await cancels(worker, wait="0.05s", stopping=[name])).json() == {"cancel": []}
+    await worker.claim({"call": name, "outcome": "Cancelled"}, take=0)
+    assert (await status(api, name))["phase"] == "Cancelling"
+    assert (await cancels(worker, stopped=["no-such-call"])).json() == {"cancel": []}
+    assert (await status(api, name))["phase"] == "Cancelling"
+    assert (await cancels(worker, stopped=[name])).json() == {"cancel": []}
+    assert (await status(api, name))["phase"] == "Cancelled"
+
+
+async def test_a_runtime_asks_once_at_a_time_and_only_for_its_own_worker(api: ServedApi) -> None:
+    await api.function()
+    await api.function("g")
+    worker, stranger = await start_worker(api), await start_worker(api, "g")
+    first = asyncio.create_task(cancels(worker, wait="30s"))
+    second = asyncio.create_task(cancels(worker, wait="30s"))
+    done, left = await asyncio.wait({first, second}, return_when=asyncio.FIRST_COMPLETED, timeout=10)
+    assert [answer.result().json() for answer in done] == [{"cancel": []}]
+    for task in left:
+        task.cancel()
+    foreign = await api.client.post(
+        f"{api.path}/functions/f/cancels", json={}, headers={"Authorization": f"Bearer {stranger.token}"}
+    )
+    assert (foreign.status_code, foreign.json()["reason"]) == (403, "WorkerNotAllowed")
+    assert (await api.client.post(f"{api.path}/functions/f/cancels", json={})).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ([], 400),
+        ({"stopped": "x"}, 422),
+        ({"stopping": ["a", "b"]}, 422),
+        ({"wait": 3}, 422),
+        ({"x": "y" * 2_000}, 413),
+    ],
+)
+async def test_a_word_that_cannot_be_read_is_refused(api: ServedApi, body: Any, code: int) -> None:
+    await api.function()
+    worker = await start_worker(api)
+    headers = {"Authorization": f"Bearer {worker.token}"}
+    response = await api.client.post(f"{api.path}/functions/f/cancels", json=body, headers=headers)
+    assert response.status_code == code
+
+
+async def cancels(worker: HttpWorker, wait: str = "0s", **body: Any) -> httpx.Response:
+    """What the runtime around the worker asks and tells."""
+    path = worker.path.replace("/claims", "/cancels")
+    headers = {"Authorization": f"Bearer {worker.token}"}
+    return await worker.api.client.post(path, json={"wait": wait, **body}, headers=headers, timeout=45)
 
 
 async def test_secret_values_do_not_come_back_in_errors(api: ServedApi) -> None:

@@ -13,6 +13,7 @@ from tests.fixtures.system import APPS, OBJECTS, System
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
+MERGE = {"Content-Type": "application/merge-patch+json"}
 SPAWN = """
 import nodus
 print(nodus.Function.from_name("zombie", "{function}").spawn({argument}).name)
@@ -65,11 +66,16 @@ async def test_a_cancelled_call_is_cancelling_until_its_thread_or_coroutine_is_g
     thread, coroutine = spawn(zombie, "tick", 400), spawn(zombie, "rest", 200)
     for name in (thread, coroutine):
         await until(zombie, name, "Running")
-    zombie.python(CANCEL.format(names=[thread, coroutine]))
-    assert (await until(zombie, coroutine, "Cancelled"))["reason"] == "Cancelled"
+    zombie.python(CANCEL.format(names=[coroutine]))
+    stopped = await until(zombie, coroutine, "Cancelled")
+    assert stopped["reason"] == "Cancelled"
+    # Its worker is as good as before.
+    assert status(zombie, stopped["worker"]["attempt"], "attempts")["phase"] == "Running"
+    with zombie.http() as client:
+        path = f"{OBJECTS}/functioncalls/{thread}"
+        answer = client.patch(path, json={"spec": {"state": "Cancelled"}}, headers=MERGE)
+    assert answer.json()["status"]["phase"] == "Cancelling"
     beside = spawn(zombie, "tick", 1)
-    held = await until(zombie, thread, "Cancelling", "Cancelled")
-    assert held["phase"] == "Cancelling"
     ended = await until(zombie, thread, "Cancelled", "Failed", "Succeeded")
     assert ended["phase"] == "Cancelled"
     completed_at = datetime.fromisoformat(ended["completionTime"])

@@ -36,6 +36,7 @@ READ_MARGIN_SECONDS = 15.0
 PAUSE_SECONDS_MAX = 3.0
 BLOB_FROM_BYTES = 65_536
 GATE_SECONDS_MAX = 600.0
+TELLING_SECONDS_MAX = 2.0
 
 
 class FencedError(Exception):
@@ -111,6 +112,7 @@ class Worker:
                     self._running.values(), timeout=self._heartbeat_seconds, return_when=asyncio.FIRST_COMPLETED
                 )
                 completed = [self._ended(name) for name, task in list(self._running.items()) if task in done]
+                await self._tell_stopped([record["call"] for record in completed if record["outcome"] == "Cancelled"])
 
     def _drain(self) -> None:
         self._draining.set()
@@ -120,6 +122,15 @@ class Worker:
 
     def _ended(self, name: str) -> Record:
         return self._running.pop(name).result()
+
+    async def _tell_stopped(self, names: list[str]) -> None:
+        """As the runtime around a public worker does; words that are lost are not missed, since the worker is ended."""
+        if not names:
+            return
+        body = json.dumps({"stopped": names, "wait": "0s"}).encode()
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            path = self._path.replace("/claims", "/cancels")
+            await asyncio.to_thread(self._server.send, "POST", path, body, TELLING_SECONDS_MAX)
 
     async def _claim(self, completed: list[Record], *, last: bool) -> Record:
         """Claim until it is answered; the same claim again and again, as long as a lease lasts."""

@@ -23,6 +23,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from tests.fixtures.eventually import eventually
+
 
 @dataclass
 class ScriptedApi:
@@ -36,6 +38,8 @@ class ScriptedApi:
     queue: list[dict[str, Any]] = field(default_factory=list)
     claims: list[dict[str, Any]] = field(default_factory=list)
     outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    cancels: set[str] = field(default_factory=set)
+    stopped: list[str] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
     heads: list[dict[str, str]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
@@ -92,6 +96,16 @@ class ScriptedApi:
         taken = [self.queue.pop(0) for _ in range(min(body["max"], len(self.queue)))]
         return JSONResponse({"calls": taken, "cancel": []})
 
+    async def cancel(self, request: Request) -> Response:
+        body = await request.json()
+        self.stopped += body.get("stopped", [])
+        wanted: set[str] = set()
+        if body["wait"] != "0s":
+            with contextlib.suppress(AssertionError):
+                await eventually(lambda: self.cancels - set(body["stopping"]) or self.closing, within=5)
+            wanted = self.cancels - set(body["stopping"])
+        return JSONResponse({"cancel": sorted(wanted)})
+
     async def upload(self, request: Request) -> Response:
         digest = (await request.json())["sha256"]
         url = f"http://127.0.0.1:3128/blobs/v1/data/{digest}"
@@ -131,6 +145,7 @@ class ScriptedApi:
                 Route("/node/v1/attempts/{uid}/logs", self.logs, methods=["POST"]),
                 Route(f"/apis/nodus.dev/v1{project}/functions/{{name}}", self.function),
                 Route(f"/apis/nodus.dev/v1{project}/functions/{{name}}/claims", self.claim, methods=["POST"]),
+                Route(f"/apis/nodus.dev/v1{project}/functions/{{name}}/cancels", self.cancel, methods=["POST"]),
                 Route(f"/blobs/v1{project}/uploads", self.upload, methods=["POST"]),
                 Route("/blobs/v1/data/{digest}", self.put, methods=["PUT"]),
                 Route(f"/blobs/v1{project}/blobs/{{digest}}", self.download),

@@ -106,6 +106,58 @@ async def test_as_many_synchronous_calls_run_at_once_as_the_worker_takes(api: Sc
     assert {api.outcomes[name]["outcome"] for name in names} == {"Succeeded"}
 
 
+STOPPABLE = """
+import asyncio, time
+@app.function()
+async def target(how, seconds):
+    try:
+        if how == "thread":
+            await asyncio.to_thread(time.sleep, seconds)
+        else:
+            await asyncio.sleep(seconds)
+    finally:
+        if how == "cleans up":
+            await asyncio.sleep(0.5)
+"""
+
+
+async def test_a_coroutine_is_stopped_at_once_and_its_threads_are_waited_for(api: ScriptedApi, start: Start) -> None:
+    api.set_code({"app.py": APP + STOPPABLE})
+    api.call("plain", "coroutine", 60)
+    api.call("cleaner", "cleans up", 60)
+    api.call("threaded", "thread", 4)
+    api.call("beside", "coroutine", 4)
+    began = time.monotonic()
+    start(identity=WorkerIdentity(attempt="att_test", project="default", function="fn", concurrency=4))
+    await eventually(lambda: any(len(claim["running"]) == 4 for claim in api.claims) or not api.queue, within=60)
+    asked = time.monotonic()
+    api.cancels |= {"plain", "cleaner", "threaded"}
+    await eventually(lambda: {"plain", "cleaner", "threaded"} <= api.outcomes.keys(), within=30)
+    assert {api.outcomes[name]["outcome"] for name in api.cancels} == {"Cancelled"}
+    await eventually(lambda: set(api.stopped) >= {"plain", "cleaner"}, within=30)
+    await eventually(lambda: "threaded" in api.stopped, within=30)
+    assert time.monotonic() - asked >= 3 - (asked - began)
+    await eventually(lambda: "beside" in api.outcomes, within=30)
+    assert api.outcomes["beside"]["outcome"] == "Succeeded"
+    assert sorted(api.stopped) == ["cleaner", "plain", "threaded"]
+    assert api.stopped[-1] == "threaded"
+
+
+async def test_a_thread_is_told_to_have_stopped_when_it_has_and_not_before(
+    api: ScriptedApi, start: Start, log: Log
+) -> None:
+    source = "import time\n@app.function()\ndef target():\n    time.sleep(3)\n    print('woke', flush=True)\n"
+    api.set_code({"app.py": APP + source})
+    api.call("one")
+    start()
+    await eventually(lambda: api.claims and not api.queue, within=60)
+    api.cancels.add("one")
+    await eventually(lambda: "one" in api.outcomes, within=30)
+    assert (api.outcomes["one"]["outcome"], api.stopped, log.text("stdout")) == ("Cancelled", [], [])
+    await eventually(lambda: api.stopped == ["one"], within=30)
+    await eventually(lambda: log.text("stdout") == ["woke"], within=30)
+
+
 async def test_the_workers_folder_is_first_on_its_path_as_with_python_m(api: ScriptedApi, start: Start) -> None:
     source = (
         "import os, sys\n@app.function()\ndef target():\n    assert os.getcwd() in sys.path and '' not in sys.path\n"

@@ -9,11 +9,15 @@ from itertools import permutations
 
 import pytest
 
+from controlplane.calls.cancels import EndStopped
 from controlplane.calls.recovery import EndOverdue, LoseAttempt
 from controlplane.calls.transitions import TERMINAL
+from controlplane.capacity.attempts import DrainWorkers
 from controlplane.capacity.endings import WorkerEnd
+from controlplane.capacity.pool import DrainReason
 from controlplane.resources.mutations import RaceLostError
 from tests.fixtures.calls import Calls, ScriptedWorker, raised, said, succeeded
+from tests.fixtures.eventually import eventually
 
 
 class Race:
@@ -45,6 +49,10 @@ class Race:
     async def report(self, record: Callable[[str], dict[str, object]]) -> None:
         if not (await self.calls.attempt(self.worker))["finished_at"]:
             await self.worker.claim(record(self.name), take=0)
+
+    async def stopped(self) -> None:
+        if not (await self.calls.attempt(self.worker))["finished_at"]:
+            await self.calls.writer.write(EndStopped(self.worker.claimant, [self.name], self.calls.rules))
 
     async def lost_reply(self) -> None:
         if not (await self.calls.attempt(self.worker))["finished_at"]:
@@ -123,9 +131,13 @@ async def test_a_call_that_was_let_go_does_not_keep_its_worker_from_being_killed
     worker = await calls.worker("g", concurrency=2)
     await worker.take(2)
     await calls.cancel(first)
-    calls.clock.advance(5)
     await worker.claim(said(first, "Cancelled"), take=0)
-    calls.clock.advance(25.5)
+    calls.clock.advance(1)
+    assert await calls.queries.attempts_running_on(calls.clock.now(), 10) == [worker.claimant.attempt]
+    kill_at = calls.clock.now()
+    await calls.writer.write(DrainWorkers([worker.claimant.attempt], DrainReason.CANCELLED, kill_at))
+    assert await calls.queries.attempts_running_on(calls.clock.now(), 10) == []
+    calls.clock.advance(1)
     assert await calls.queries.attempts_to_kill(calls.clock.now()) == []
     await worker.claim(succeeded(second), take=0)
     assert [ref.uid for ref in await calls.queries.attempts_to_kill(calls.clock.now())] == [worker.claimant.attempt]
@@ -150,6 +162,64 @@ async def test_a_call_that_was_let_go_ends_after_two_graces_however_long_its_nei
         assert await calls.phase(first) == phase
     assert await calls.phase(second) == "Running"
     assert (await calls.attempt(worker))["draining"]
+
+
+@pytest.mark.parametrize("order", list(permutations(("cancel", "cancelled", "stopped"))), ids="-".join)
+async def test_the_word_that_nothing_runs_any_more_ends_a_cancelled_call_and_no_other(
+    calls: Calls, order: tuple[str, ...]
+) -> None:
+    met = await race(calls)
+    for step in order:
+        calls.clock.advance(1)
+        await getattr(met, step)()
+    # The word counts only after the cancel; a report before the cancel says that the function raised, which is retried.
+    word_was_early = order == ("stopped", "cancel", "cancelled")
+    assert await calls.phase(met.name) == ("Cancelling" if word_was_early else "Cancelled")
+    await met.crash()
+    assert await calls.phase(met.name) == "Cancelled"
+    assert [phase in TERMINAL for name, phase in calls.changes if name == met.name].count(True) == 1
+
+
+async def test_a_cancelled_call_is_charged_until_nothing_of_it_runs(calls: Calls) -> None:
+    met = await race(calls)
+    await met.cancel()
+    calls.clock.advance(2)
+    await met.cancelled()
+    assert await calls.phase(met.name) == "Cancelling"
+    calls.clock.advance(3)
+    await met.stopped()
+    status = await calls.status(met.name)
+    assert (status["phase"], status["costUSD"]) == ("Cancelled", "0.00005")
+    await met.stopped()
+    assert await calls.status(met.name) == status
+    assert not (await calls.attempt(met.worker))["draining"]
+
+
+async def test_the_place_of_a_call_whose_thread_goes_on_is_not_given_away_before_it_ended(calls: Calls) -> None:
+    await calls.function("g")
+    first, second, third, fourth = await calls.create(*"ssss", function="g")
+    worker = await calls.worker("g", concurrency=2)
+    assert await worker.take(2) == [first, second]
+    await calls.cancel(first)
+    given, _ = await worker.claim(said(first, "Cancelled"), take=1)
+    assert given == []
+    given, _ = await worker.claim(succeeded(second), take=2)
+    assert [each["id"] for each in given] == [third]
+    await worker.claim(succeeded(third), take=0)
+    await calls.writer.write(EndStopped(worker.claimant, [first], calls.rules))
+    assert await worker.take(2) == [fourth]
+
+
+async def test_a_held_claim_is_answered_when_the_place_it_could_not_have_is_free(calls: Calls) -> None:
+    met = await race(calls)
+    await met.cancel()
+    await met.cancelled()
+    [waiting] = await calls.create()
+    held = asyncio.create_task(met.worker.claim(wait=30))
+    await eventually(lambda: calls.waiting.held(met.worker.claimant.function_uid))
+    await met.stopped()
+    assert await held == ([], [])
+    assert await met.worker.take() == [waiting]
 
 
 @pytest.mark.case("C28")
