@@ -37,11 +37,19 @@ class EnvironmentFailedError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """A finished environment: its folder, and the interpreter it is built on."""
+    """A finished environment: its folder, the interpreter it is built on, and what an image adds to it.
+
+    `mounts` are files that a worker sees read-only, `scratch` folders that it may write to, `variables` and `directory`
+    what it starts with unless its Function says otherwise.
+    """
 
     key: str
     path: Path
     interpreter: Interpreter
+    mounts: tuple[tuple[Path, Path], ...] = ()
+    scratch: tuple[Path, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
+    directory: str | None = None
 
 
 class Environments:

@@ -21,6 +21,7 @@ from runtime import canary, sandbox
 from runtime.canary import Guarantees, Level
 from runtime.cgroups import Cgroups, Limits, open_cgroups
 from runtime.environments import Environment, Environments, Progress
+from runtime.images import ImageStore
 from runtime.logs import LogLimits
 from runtime.pythons import PythonLocator, find_uv
 from runtime.sandbox import Tools
@@ -62,6 +63,8 @@ class Host:
         guarantees: Guarantees,
         locator: PythonLocator,
         environments: Environments,
+        images: ImageStore,
+        uv: Path,
         cgroups: Cgroups,
         api: ApiPool,
         limits: HostLimits,
@@ -69,6 +72,8 @@ class Host:
     ) -> None:
         self.tools = tools
         self.guarantees = guarantees
+        self.images = images
+        self.uv = uv
         self.cgroups = cgroups
         self.api = api
         self.limits = limits
@@ -86,13 +91,19 @@ class Host:
         self._environments = environments
         self._lock = lock
 
-    async def environment(self, minor: str, progress: Progress) -> Environment:
-        """The environment for a Python minor such as `3.12`, built if need be.
+    async def environment(self, minor: str, progress: Progress, image: str | None = None) -> Environment:
+        """The environment for a Python minor such as `3.12`, built if need be, or that of an image of this node.
 
-        Raises PythonMissingError or EnvironmentFailedError.
+        Raises PythonMissingError, EnvironmentFailedError or ImageMissingError.
         """
         interpreter = await asyncio.to_thread(self._locator.locate, minor)
+        if image is not None:
+            return await self.images.environment(image, interpreter)
         return await self._environments.ensure(interpreter, progress)
+
+    async def environment_key(self, minor: str) -> str:
+        """What tells the environment for a Python minor from all others; PythonMissingError without that Python."""
+        return self._environments.key(await asyncio.to_thread(self._locator.locate, minor))
 
     def attempt_directory(self, attempt: str) -> Path:
         """The private folder of one attempt, made at the first call."""
@@ -134,6 +145,8 @@ async def open_host(
         cgroups.limit_all(Limits(memory_bytes_max=limits.all_memory_bytes_max))
         uv = find_uv(environ)
         locator = PythonLocator(environ, uv)
+        images = ImageStore(environments)
+        await asyncio.to_thread(images.sweep)
         guarantees = await canary.prove(
             tools,
             uid=FIRST_UID if os.geteuid() == 0 else None,
@@ -148,6 +161,8 @@ async def open_host(
             guarantees=guarantees,
             locator=locator,
             environments=Environments(directory=environments, lock_file=LOCK_FILE, uv=uv, environ=environ),
+            images=images,
+            uv=uv,
             cgroups=cgroups,
             api=ApiPool(api_url),
             limits=limits,

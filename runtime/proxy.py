@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +20,7 @@ from typing import cast
 import httptools
 
 from runtime.answers import status_answer, unavailable
+from runtime.unix_sockets import bind_socket
 from runtime.upstream import ApiPool, Upstream
 
 CONNECTIONS_MAX = 128
@@ -64,7 +63,7 @@ class AttemptProxy:
 
     async def listen(self, directory: Path, owner: int | None) -> None:
         """Listen on `directory/api.sock`, for `owner` (a uid) only; for this process's own user when None."""
-        listener = _bind(directory, "api.sock", owner)
+        listener = bind_socket(directory, "api.sock", owner)
         self._server = await asyncio.get_running_loop().create_unix_server(lambda: Client(self), sock=listener)
 
     def release_claims(self) -> None:
@@ -370,26 +369,3 @@ class Client(asyncio.Protocol):
 
 
 _EMPTY_CLAIM = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
-
-
-def _bind(directory: Path, name: str, owner: int | None) -> socket.socket:
-    """A unix socket that only `owner` may connect to.
-
-    It is bound through a descriptor of the folder, because a socket's path is limited to 107 bytes and data folders
-    are not.
-    """
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    folder = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        listener.bind(f"/proc/self/fd/{folder}/{name}")
-    except BaseException:
-        listener.close()
-        raise
-    finally:
-        os.close(folder)
-    path = directory / name
-    path.chmod(0o600)
-    if owner is not None:
-        os.chown(path, owner, owner)
-    listener.setblocking(False)
-    return listener
