@@ -66,7 +66,7 @@ def be_granted(descriptor: int) -> None:
     importlib.invalidate_caches()
 
 
-def early(variables: "os._Environ[bytes] | dict[bytes, bytes]") -> "dict[bytes, bytes]":
+def early(variables: os._Environ[bytes] | dict[bytes, bytes]) -> dict[bytes, bytes]:
     """Those of these variables that only a new interpreter obeys."""
     return {name: value for name, value in variables.items() if name.startswith(FOR_A_NEW_INTERPRETER)}
 
