@@ -27,6 +27,7 @@ from controlplane.store.writer import Writer
 _NAME_BYTES_MAX = 256
 """A call's name in both lists of a body, quoted."""
 _ENVELOPE_BYTES_MAX = 1_024
+"""What stands around the names: `wait`, brackets, spaces."""
 
 
 class CancelsRoute:
