@@ -32,6 +32,7 @@ from controlplane.capacity.revision import pool_revision, requests
 from controlplane.capacity.rows import AttemptState, LiveWorker, NodeLoad, StartRecord, WorkerQueries, WorkerRow
 from controlplane.clock import Clock
 from controlplane.errors import ApiError
+from controlplane.images.use import ImageUse, concerned_functions, image_use
 from controlplane.settings import Settings
 from controlplane.store.cache import ObjectCache
 from controlplane.store.changes import ChangeFeed
@@ -56,6 +57,7 @@ class Look:
     load: FunctionLoad | None
     workers: Sequence[LiveWorker]
     starts: StartRecord
+    image: ImageUse
 
     @property
     def uid(self) -> str:
@@ -130,8 +132,9 @@ class Autoscaler:
         at = asyncio.get_running_loop().time()
         for change in changes:
             kind, key = change.key.kind, change.key
-            if kind == "Function":
-                self._mark(key, at)
+            if kind in ("Function", "Image"):
+                for function in concerned_functions(key, self._cache):
+                    self._mark(function, at)
             elif kind == "FunctionCall":
                 self._call_changed(change, at)
             elif kind == "Attempt":
@@ -231,6 +234,7 @@ class Autoscaler:
                 load=loads.get(uid),
                 workers=workers[uid],
                 starts=starts[uid],
+                image=image_use(key, document, self._cache),
             )
             memory = self._memory.setdefault(uid, PoolMemory(since=self._clock.now()))
             await self._measure(look, memory)
@@ -256,7 +260,7 @@ class Autoscaler:
         if look.deleting:
             await self._farewell.advance(look.key, look.uid, alive=bool(look.workers))
         elif told.failed and not any(worker.row.state == AttemptState.READY for worker in look.workers):
-            await self._farewell.fail_calls(look.uid, memory.failure_message)
+            await self._farewell.fail_calls(look.uid, look.image.message or memory.failure_message)
         return told, len(rows)
 
     def _facts(self, look: Look, memory: PoolMemory, node: NodeLoad) -> PoolFacts:
@@ -282,6 +286,7 @@ class Autoscaler:
             lost_starts=look.starts.lost_starts,
             last_lost_at=look.starts.last_lost_at,
             host_room=max(0, self._settings.workers_max - node.live),
+            image=look.image.state,
             pressure=self._pressure,
         )
         memory.note_load(now, desired_workers(facts), window)
@@ -357,6 +362,7 @@ class Autoscaler:
             lacks_room=told.lacks_room,
             cold=memory.cold,
             warm=memory.warm,
+            image=look.image,
             handled_requests=requests(look.document),
             generation=look.document["metadata"].get("generation", 1),
         )

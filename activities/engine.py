@@ -18,6 +18,7 @@ from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReus
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities.build_image_contract import IMAGE_BUILD_WORKFLOW, ImageBuildInput
 from activities.controller_contract import CONTROLLER_WORKFLOW, ControllerInput, ControllerName
 from activities.run_call_contract import (
     CONTROL_TASK_QUEUE,
@@ -146,6 +147,20 @@ class Engine:
         except WorkflowAlreadyStartedError:
             return
 
+    async def start_image_build(self, build: ImageBuildInput) -> None:
+        """Start the workflow that builds an Image, unless it runs. One that ran before may be wanted again."""
+        await self._bounded(
+            self._client.start_workflow(
+                IMAGE_BUILD_WORKFLOW,
+                build,
+                id=image_workflow_id(build.image_uid, build.generation),
+                task_queue=CONTROL_TASK_QUEUE,
+                static_summary=f"{build.project}/{build.name} on {build.node}",
+                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            )
+        )
+
     async def drain_attempt(self, uid: str, request: DrainRequest) -> bool:
         """Ask the worker to go; False when no workflow looks after it (any more)."""
         handle = self._client.get_workflow_handle(attempt_workflow_id(uid))
@@ -189,6 +204,11 @@ class _NotFoundError(Exception):
 def call_workflow_id(uid: str) -> str:
     """The id of a call's workflow."""
     return f"call/{uid}"
+
+
+def image_workflow_id(uid: str, generation: int) -> str:
+    """The id of the workflow that builds one generation of an Image."""
+    return f"image/{uid}/{generation}"
 
 
 def attempt_workflow_id(uid: str) -> str:

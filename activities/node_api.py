@@ -6,8 +6,10 @@ routes are in `api/node.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,6 +17,7 @@ import orjson
 
 from runtime.logs import Chunk, SinkRefusedError, SinkUnavailableError
 
+MESSAGE_CHARACTERS_MAX = 1_000
 _TRY_LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
@@ -24,6 +27,15 @@ class ApiUnavailableError(Exception):
 
 class ApiRefusedError(Exception):
     """The API will not do it: the attempt is over, fenced or unknown, or the node is not allowed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeasedImage:
+    """The built image that a worker starts from: its Image's uid, its name on the node, what it must contain."""
+
+    uid: str
+    key: str
+    digest: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +49,16 @@ class Lease:
     python: str
     variables: tuple[tuple[str, str], ...]
     directory: str | None
+    image: LeasedImage | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImagePlan:
+    """What a build is made from: the Python, the Image's spec, and a signed path for each blob that it reads."""
+
+    python: str
+    spec: Mapping[str, Any]
+    blobs: Mapping[str, str]
 
 
 class NodeApi:
@@ -59,6 +81,7 @@ class NodeApi:
             python=told["python"],
             variables=tuple((name, value) for name, value in told.get("env") or ()),
             directory=told.get("workingDir") or None,
+            image=LeasedImage(**told["image"]) if told.get("image") else None,
         )
 
     async def report_phase(self, attempt_uid: str, epoch: int, phase: str, guarantees: Mapping[str, Any]) -> None:
@@ -68,10 +91,57 @@ class NodeApi:
 
     async def store_log(self, attempt_uid: str, chunk: Chunk) -> None:
         """Store lines of the worker's output; a repeat of the same chunk is harmless. For `runtime.logs.Sink`."""
+        await self._store(f"/node/v1/attempts/{attempt_uid}/logs", chunk)
+
+    async def store_build_log(self, build: str, chunk: Chunk) -> None:
+        """Store lines that a build printed; like `store_log`."""
+        await self._store(f"/node/v1/builds/{build}/logs", chunk)
+
+    async def image_plan(self, image_uid: str, generation: int) -> ImagePlan:
+        """What to build. Raises ApiRefusedError when nobody waits for it any more, ApiUnavailableError."""
+        told = await self._post(f"/node/v1/images/{image_uid}/plan", {"generation": generation})
+        return ImagePlan(python=told["python"], spec=told["spec"], blobs=told["blobs"])
+
+    async def report_stage(self, image_uid: str, generation: int, stage: str) -> None:
+        """Tell how far a build is. Raises like `image_plan`."""
+        await self._post(f"/node/v1/images/{image_uid}/stage", {"generation": generation, "stage": stage})
+
+    async def report_missing_image(self, image_uid: str, digest: str, message: str) -> None:
+        """Tell that what was built is not here any more, so that it is built again. Raises like `image_plan`."""
+        told = {"digest": digest, "message": message[:MESSAGE_CHARACTERS_MAX]}
+        await self._post(f"/node/v1/images/{image_uid}/missing", told)
+
+    async def named_images(self, keys: Sequence[str]) -> frozenset[str]:
+        """Which of these some Image still names. Raises like `image_plan`."""
+        told = await self._post("/node/v1/named-images", {"keys": list(keys)})
+        return frozenset(told["named"])
+
+    async def fetch_blob(self, path: str, reference: str, target: Path, bytes_max: int) -> None:
+        """Write the bytes of a blob to a file, by a signed path of the API, and check that they are the blob's.
+
+        Raises ApiUnavailableError, also for bytes that are not the ones asked for.
+        """
+        digest = hashlib.sha256()
+        size_bytes = 0
         try:
-            await self._post(
-                f"/node/v1/attempts/{attempt_uid}/logs", {"chunks": [{"seq": chunk.seq, "lines": chunk.lines}]}
-            )
+            async with self._client.stream("GET", path) as answer:
+                if not answer.is_success:
+                    raise ApiUnavailableError(f"the API gives {answer.status_code} instead of {reference}")
+                with target.open("wb") as file:
+                    async for chunk in answer.aiter_bytes():
+                        size_bytes += len(chunk)
+                        if size_bytes > bytes_max:
+                            raise ApiUnavailableError(f"{reference} is larger than {bytes_max} bytes")
+                        digest.update(chunk)
+                        file.write(chunk)
+        except httpx.TransportError as error:
+            raise ApiUnavailableError(f"{reference} cannot be fetched: {type(error).__name__} {error}") from error
+        if f"sha256:{digest.hexdigest()}" != reference:
+            raise ApiUnavailableError(f"what the API gives for {reference} is not it")
+
+    async def _store(self, path: str, chunk: Chunk) -> None:
+        try:
+            await self._post(path, {"chunks": [{"seq": chunk.seq, "lines": chunk.lines}]})
         except ApiUnavailableError as error:
             raise SinkUnavailableError(str(error)) from error
         except ApiRefusedError as error:

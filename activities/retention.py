@@ -19,6 +19,8 @@ from controlplane.capacity.rows import WorkerQueries
 from controlplane.clock import Clock
 from controlplane.errors import ApiError, Reason
 from controlplane.identity.tokens import purge_tokens
+from controlplane.kinds.image import blobs_of
+from controlplane.kinds.references import digest_of
 from controlplane.logs.rows import remove_old_chunks
 from controlplane.resources import DeleteOptions
 from controlplane.resources.deletion import Deleter
@@ -141,12 +143,15 @@ class Retention:
                     await self._blobs.remove_idle(blob, before)
 
     def _named_by_code(self, org: str, project: str) -> set[str]:
-        """Digests that Apps and Functions of the project take their code from."""
+        """Digests that Apps and Functions of the project take their code from, and Images what they copy."""
         named: set[str] = set()
         for kind, field in (("App", "source"), ("Function", "code")):
             for key, document in self._cache.of_kind(kind):
                 if (key.org, key.project) == (org, project):
                     named.add(document["spec"].get(field, {}).get("blob", "").removeprefix("sha256:"))
+        for key, document in self._cache.of_kind("Image"):
+            if (key.org, key.project) == (org, project):
+                named.update(digest_of(reference) for _, reference in blobs_of(document["spec"]))
         return named
 
     @property

@@ -18,7 +18,7 @@ from temporalio import activity
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.node_api import ApiRefusedError, ApiUnavailableError, Lease, NodeApi
+from activities.node_api import ApiRefusedError, ApiUnavailableError, Lease, LeasedImage, NodeApi
 from activities.run_worker_contract import (
     DRAINED,
     EXITED,
@@ -139,6 +139,8 @@ class RunWorkerActivities:
             if isinstance(lease, WorkerExit):
                 return lease
             report = await self._supervise(running, lease)
+            if report.image_missing is not None and lease.image is not None:
+                return await self._without_image(lease.image, report.image_missing)
         finally:
             for task in running.reports:
                 task.cancel()
@@ -165,6 +167,15 @@ class RunWorkerActivities:
                 return WorkerExit(outcome=PLATFORM_AWAY, message=problem)
         return WorkerExit(outcome=PLATFORM_AWAY, message=f"no lease within {LEASE_SECONDS_MAX:g} s: {problem}")
 
+    async def _without_image(self, image: LeasedImage, problem: str) -> WorkerExit:
+        """Have an image built again that this node does not have; the Function waits for it and is not to blame."""
+        try:
+            await self._api.report_missing_image(image.uid, image.digest, problem)
+        except (ApiUnavailableError, ApiRefusedError) as error:
+            # The next worker tells it again.
+            log.warning("a missing image was not told", image=image.uid, problem=str(error))
+        return WorkerExit(outcome=PLATFORM_AWAY, message=f"{problem}; it is built again")
+
     async def _supervise(self, running: _Running, lease: Lease) -> WorkerReport:
         uid = running.given.attempt_uid
         identity = WorkerIdentity(
@@ -176,6 +187,7 @@ class RunWorkerActivities:
             token=lease.token,
             variables=lease.variables,
             directory=lease.directory,
+            image=lease.image.key if lease.image is not None else None,
         )
 
         async def sink(chunk: Chunk) -> None:

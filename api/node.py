@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 
 from api.deps import principal
 from api.typed_bodies import read_typed
-from controlplane.capacity.leases import AttemptLeases
+from controlplane.capacity.leases import AttemptLeases, Lease
 from controlplane.identity.scopes import require_node
 from controlplane.kinds.attempt import AttemptGuarantees
 from controlplane.logs.rows import LogChunk, LogWriter
@@ -82,6 +82,7 @@ class NodeRoutes:
             Route(attempt + "/lease", self.lease, methods=["POST"]),
             Route(attempt + "/logs", self.store_log, methods=["POST"]),
             Route(attempt + "/phase", self.report_phase, methods=["POST"]),
+            Route("/node/v1/builds/{uid}/logs", self.store_log, methods=["POST"]),
         )
 
     async def lease(self, request: Request) -> Response:
@@ -96,7 +97,7 @@ class NodeRoutes:
             "functionUid": lease.function_uid,
             "concurrency": lease.concurrency,
             "python": lease.spec["python"],
-            "image": lease.spec.get("image"),
+            "image": _image_of(lease),
             "resources": lease.spec.get("resources", {}),
             "workingDir": lease.spec.get("workingDir"),
             "env": list(lease.variables.items()),
@@ -104,7 +105,7 @@ class NodeRoutes:
         return Response(orjson.dumps(told), media_type="application/json", headers={"Cache-Control": "no-store"})
 
     async def store_log(self, request: Request) -> Response:
-        """Keeps lines of a worker's output; chunks that are stored already are skipped."""
+        """Keeps lines of a worker's or a build's output; chunks that are stored already are skipped."""
         require_node(principal(request))
         batch = await read_typed(request, LogBatch, self._log_bytes_max)
         chunks = [LogChunk(chunk.seq, chunk.lines) for chunk in batch.chunks]
@@ -118,3 +119,11 @@ class NodeRoutes:
         guarantees = report.guarantees.to_wire() if report.guarantees is not None else None
         await self._leases.report_phase(request.path_params["uid"], report.epoch, report.phase, guarantees)
         return Response(status_code=204)
+
+
+def _image_of(lease: Lease) -> dict[str, str] | None:
+    """What the node needs to find a built image; None for one of the catalog, and for an Image that names one."""
+    if lease.image is None or "specHash" not in lease.image["status"]:
+        return None
+    status = lease.image["status"]
+    return {"uid": lease.image["metadata"]["uid"], "key": status["specHash"], "digest": status["digest"]}

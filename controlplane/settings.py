@@ -218,6 +218,28 @@ class Settings(BaseSettings):
         default=0, description="Hard limit of all workers of a host together; 0 takes 9/10 of its memory."
     )
 
+    # Images
+    image_builds_max: int = Field(default=2, description="Builds of images at once on a host; more wait their turn.")
+    image_build_seconds_max: float = Field(
+        default=1_800.0, description="A build that takes longer fails; its steps may wait for something for ever."
+    )
+    image_disk_bytes_max: int = Field(
+        default=20 << 30, description="Disk of one build, with what it downloads; the largest frameworks take half."
+    )
+    image_index_url: str = Field(
+        default="", description="Package index of steps that name none; empty takes https://pypi.org/simple."
+    )
+    image_index_hosts: tuple[str, ...] = Field(
+        default=("pypi.org", "files.pythonhosted.org", "download.pytorch.org", "download-r2.pytorch.org"),
+        description="Hosts, in a JSON list, that steps which install packages may reach, by https; others reach none.",
+    )
+    image_collect_seconds: float = Field(
+        default=600.0, description="Between two looks of a node for built images that no Image names."
+    )
+    image_idle_seconds: float = Field(
+        default=3_600.0, description="Such an image is kept this long after its last use, for who makes it again."
+    )
+
     # Controllers
     engine_call_seconds_max: float = Field(
         default=5.0, description="One request to Temporal; its client would retry for ever while the server is down."

@@ -20,6 +20,7 @@ from runtime.cells import Cell
 from runtime.cgroups import Cgroup, Limits
 from runtime.environments import Environment, EnvironmentFailedError
 from runtime.host import Host, HostLimits
+from runtime.images import ImageMissingError
 from runtime.logs import LogCollector, Sink
 from runtime.process import Command, Ending, SandboxProcess
 from runtime.proxy import AttemptProxy, ClaimEvents
@@ -42,6 +43,7 @@ class WorkerPlan:
     token: str
     variables: Sequence[tuple[str, str]] = ()
     directory: str | None = None
+    image: str | None = None
     memory_bytes_max: int | None = None
 
 
@@ -60,7 +62,8 @@ class WorkerReport:
 
     `ending` is None when no process came to be. `problem` says in a sentence why there was none, or why the node
     killed it; None when it left by itself. `asked` tells that a drain had been asked for, `ready` that it had claimed
-    at least once, `api_away` that the API did not answer the last request it made.
+    at least once, `api_away` that the API did not answer the last request it made, `image_missing` why its image is not
+    on this host.
     """
 
     ending: Ending | None
@@ -69,6 +72,7 @@ class WorkerReport:
     ready: bool
     out_of_memory: bool
     api_away: bool
+    image_missing: str | None = None
 
 
 class WorkerSupervisor:
@@ -88,6 +92,7 @@ class WorkerSupervisor:
         self._ready = False
         self._over = False
         self._problem: str | None = None
+        self._image_missing: str | None = None
 
     async def run(self, directory: Path) -> WorkerReport:
         """Run the worker until nothing of it is left; `directory` is a private folder, the caller's to delete."""
@@ -96,11 +101,17 @@ class WorkerSupervisor:
         ending: Ending | None = None
         out_of_memory = False
         try:
-            environment = await self._prepare(logs)
             async with contextlib.AsyncExitStack() as stack:
+                if self._plan.image is not None:
+                    stack.enter_context(self._host.images.lease(self._plan.image))
+                environment = await self._prepare(logs)
+                self._plan = replace(self._plan, directory=self._plan.directory or environment.directory)
                 cgroup = await self._start(environment, directory, logs, stack)
                 ending = await self._wait()
                 out_of_memory = cgroup.out_of_memory_kills() > 0
+        except ImageMissingError as error:
+            self._problem = self._image_missing = str(error)
+            logs.note(self._problem)
         except (PythonMissingError, EnvironmentFailedError, SandboxUnavailableError, _StoppedError) as error:
             self._problem = self._problem or str(error)
             logs.note(self._problem)
@@ -115,6 +126,7 @@ class WorkerSupervisor:
             ready=self._ready,
             out_of_memory=out_of_memory,
             api_away=self._proxy is not None and self._proxy.api_away,
+            image_missing=self._image_missing,
         )
 
     def drain(self, seconds_max: float | None) -> None:
@@ -157,7 +169,7 @@ class WorkerSupervisor:
         """The worker's environment; a drain meanwhile raises _StoppedError."""
         if self._asked:
             raise _StoppedError
-        self._preparation = asyncio.create_task(self._host.environment(self._plan.python, logs.note))
+        self._preparation = asyncio.create_task(self._host.environment(self._plan.python, logs.note, self._plan.image))
         try:
             return await self._preparation
         except asyncio.CancelledError:
@@ -175,14 +187,15 @@ class WorkerSupervisor:
             memory_bytes_max=self._plan.memory_bytes_max or limits.worker_memory_bytes_max, pids_max=limits.pids_max
         )
         template = worker_template(environment, limits)
-        variables, refused = worker_variables(identity, self._plan.variables)
+        variables, refused = worker_variables(identity, (*environment.variables, *self._plan.variables))
         for name in refused:
             logs.note(f"the variable {name!r} was not set: names that begin with NODUS_ are the server's own")
         warm = self._host.warm
         warm.hold_back(self)
         stack.callback(warm.let_go, self)
         self._notify(Phase.STARTING)
-        waiting = warm.take(template)
+        # A worker that waits would keep the files of an image that nobody leases any more.
+        waiting = warm.take(template) if self._plan.image is None else None
         if waiting is None or not await self._grant(waiting, directory, variables, caps, stack):
             cell = Cell.open(
                 directory, name=identity.attempt, cgroups=self._host.cgroups, own_uid=self._host.own_uids, limits=caps
@@ -302,7 +315,8 @@ def worker_template(environment: Environment, limits: HostLimits) -> Template:
     return Template(
         spec=SandboxSpec(
             uid=None,
-            read_only=((environment.path, sandbox.ENVIRONMENT), *interpreter),
+            read_only=((environment.path, sandbox.ENVIRONMENT), *interpreter, *environment.mounts),
+            scratch=environment.scratch,
             scratch_bytes_max=limits.scratch_bytes_max,
         ),
         command=Command(

@@ -28,6 +28,7 @@ from activities.controllers import ControllerActivities, ControllerLoop, Togethe
 from activities.departures import Departures
 from activities.engine import Engine, EngineUnavailableError
 from activities.farewell import Farewell
+from activities.images import ImageActivities, ImageKeeper
 from activities.incarnation import EngineKeeper
 from activities.queue_explainer import QueueExplainer
 from activities.retention import Retention
@@ -170,12 +171,17 @@ class Control:
         )
         loops: dict[ControllerName, ControllerLoop] = {
             ControllerName.STARTER: starter,
-            ControllerName.AUTOSCALER: Together(autoscaler, AppKeeper(writer=writer, feed=feed, cache=cache)),
+            ControllerName.AUTOSCALER: Together(
+                autoscaler,
+                AppKeeper(writer=writer, feed=feed, cache=cache),
+                ImageKeeper(feed=feed, cache=cache, engine=engine, settings=settings),
+            ),
             ControllerName.SWEEPER: sweeper,
         }
         calls = CallActivities(writer, board.attached)
         controllers = ControllerActivities(loops, settings.controller_round_seconds)
-        self.activities = [*calls.all, *attempts.all, *controllers.all]
+        images = ImageActivities(database, writer)
+        self.activities = [*calls.all, *attempts.all, *images.all, *controllers.all]
         self.keeper = EngineKeeper(database=database, writer=writer, engine=engine, attempts=attempts)
 
 

@@ -20,6 +20,7 @@ from api.claims import ClaimsRoute
 from api.deps import Deps, SubresourceHandler
 from api.logs import LogRoutes
 from api.node import NodeRoutes
+from api.node_images import NodeImageRoutes
 from api.streams import Streams
 from controlplane.calls.cancels import WaitingCancels
 from controlplane.calls.dispatcher import Dispatcher
@@ -104,6 +105,7 @@ def _deps(core: Core, cancels: WaitingCancels) -> Deps:
         routes=[
             *BlobRoutes(core.blobs, core.resources.admission.require_project, core.settings).routes(),
             *_node_routes(core, news).routes(),
+            *NodeImageRoutes(core.cache, core.writer, core.blobs).routes(),
         ],
         required={
             "database": lambda: _database_answers(core.database),

@@ -20,12 +20,14 @@ import structlog
 from temporalio.client import Client
 from temporalio.worker import Worker
 
+from activities.build_image import BuildImageActivities, collect_images
 from activities.node_api import NodeApi
 from activities.run_worker import RunWorkerActivities, report_lost_workers
 from activities.run_worker_contract import node_task_queue
 from controlplane.settings import Settings
 from runtime.environments import EnvironmentFailedError
 from runtime.host import Host, HostLimits, open_host
+from runtime.image_builder import BuildLimits, ImageBuilder
 from runtime.logs import LogLimits
 from runtime.pythons import PythonMissingError
 from runtime.supervisor import worker_template
@@ -37,6 +39,8 @@ ENGINE_RETRY_SECONDS = 1.0
 STOP_MARGIN_SECONDS = 5
 KILLS_MAX = 8
 """Activities beyond one for each worker, so that a full node can still be told to kill some."""
+BUILDS_WAITING_MAX = 32
+"""Activities beyond those again, so that builds which wait for their turn hold up no worker."""
 CANCEL_LATENCY = timedelta(seconds=2)
 """How late a drain may reach the node: a cancellation travels with a heartbeat, and the SDK holds heartbeats back."""
 
@@ -60,12 +64,29 @@ async def run_node(settings: Settings) -> None:
     )
     try:
         async with _node_api(settings) as api:
-            await _serve(settings, host, RunWorkerActivities(host, api, settings), stop)
+            builds = BuildImageActivities(
+                ImageBuilder(host, build_limits(settings), os.environ), api, settings.blob_bytes_max
+            )
+            collecting = asyncio.create_task(
+                collect_images(
+                    host, api, every_seconds=settings.image_collect_seconds, idle_seconds=settings.image_idle_seconds
+                )
+            )
+            try:
+                await _serve(settings, host, RunWorkerActivities(host, api, settings), builds, stop)
+            finally:
+                collecting.cancel()
     finally:
         host.close()
 
 
-async def _serve(settings: Settings, host: Host, activities: RunWorkerActivities, stop: asyncio.Event) -> None:
+async def _serve(
+    settings: Settings,
+    host: Host,
+    activities: RunWorkerActivities,
+    builds: BuildImageActivities,
+    stop: asyncio.Event,
+) -> None:
     warming = asyncio.create_task(_warm(host))
     stopped = asyncio.create_task(stop.wait())
     starting = asyncio.create_task(_engine(settings))
@@ -79,9 +100,9 @@ async def _serve(settings: Settings, host: Host, activities: RunWorkerActivities
     worker = Worker(
         client,
         task_queue=node_task_queue(settings.node_name),
-        activities=[activities.run_worker, activities.kill_worker],
+        activities=[activities.run_worker, activities.kill_worker, builds.build_image],
         build_id=BUILD_ID,
-        max_concurrent_activities=settings.workers_max + KILLS_MAX,
+        max_concurrent_activities=settings.workers_max + KILLS_MAX + BUILDS_WAITING_MAX,
         graceful_shutdown_timeout=timedelta(seconds=settings.node_stop_seconds + STOP_MARGIN_SECONDS),
         max_heartbeat_throttle_interval=CANCEL_LATENCY,
         default_heartbeat_throttle_interval=CANCEL_LATENCY,
@@ -140,6 +161,17 @@ async def _node_api(settings: Settings) -> AsyncIterator[NodeApi]:
         trust_env=False,
     ) as client:
         yield NodeApi(client)
+
+
+def build_limits(settings: Settings) -> BuildLimits:
+    """The bounds of image builds."""
+    return BuildLimits(
+        builds_max=settings.image_builds_max,
+        seconds_max=settings.image_build_seconds_max,
+        disk_bytes_max=settings.image_disk_bytes_max,
+        index_url=settings.image_index_url,
+        index_hosts=settings.image_index_hosts,
+    )
 
 
 def host_limits(settings: Settings) -> HostLimits:

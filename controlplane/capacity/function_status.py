@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from controlplane.images.use import CATALOG, ImageState, ImageUse
 from controlplane.machinery.conditions import Condition, with_condition
 from controlplane.machinery.kind import Document
 from controlplane.machinery.quantities import format_duration, format_money
@@ -57,6 +58,7 @@ class Observation:
     lacks_room: bool = False
     cold: Band | None = None
     warm: Band | None = None
+    image: ImageUse = CATALOG
     handled_requests: Mapping[str, str] | None = None
     generation: int = 1
     """Of the Function that was looked at."""
@@ -97,6 +99,8 @@ def observed_status(function: Document, seen: Observation, now: datetime) -> Doc
     estimate = _estimate(status.get("estimate", {}), seen)
     if estimate:
         status["estimate"] = estimate
+    if seen.image.digest is not None:
+        status["image"] = {"reference": seen.image.reference, "digest": seen.image.digest}
     if seen.handled_requests:
         status["handledRequests"] = {**status.get("handledRequests", {}), **seen.handled_requests}
     return status
@@ -110,6 +114,8 @@ def _phase(function: Document, seen: Observation) -> tuple[str, str, str]:
         return "Stopped", "Stopped", "stopped by request; calls queue until it is started"
     if seen.ready:
         return "Running", "WorkersReady", f"{seen.ready} ready to take calls"
+    if seen.image.state is not ImageState.READY:
+        return _PHASE_WITHOUT_IMAGE[seen.image.state], seen.image.reason, seen.image.message
     if seen.failed:
         return "Failed", "StartupFailed", seen.failure_message or "its workers do not start"
     if seen.lost_worker and (seen.queued or seen.running):
@@ -121,6 +127,9 @@ def _phase(function: Document, seen: Observation) -> tuple[str, str, str]:
     if seen.queued or seen.starting:
         return "Running", "Starting", _waiting(seen, "the first worker is being started")
     return "Running", "Idle", "ready to take calls; workers start with the first one"
+
+
+_PHASE_WITHOUT_IMAGE = {ImageState.PENDING: "Pending", ImageState.FAILED: "Failed"}
 
 
 def _waiting(seen: Observation, message: str) -> str:
@@ -137,6 +146,8 @@ def _ready_condition(function: Document, seen: Observation, generation: int) -> 
 
     if function["spec"].get("state") == "Stopped":
         return ready("False", "Stopped", "stopped by request; calls queue until it is started")
+    if seen.image.state is not ImageState.READY and not seen.current_ready:
+        return ready("False", seen.image.reason, seen.image.message)
     if seen.start_failures and not seen.current_ready:
         return ready("False", "StartupFailed", seen.failure_message or "a worker of this version did not start")
     if seen.ready:

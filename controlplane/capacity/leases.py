@@ -45,6 +45,8 @@ class Lease:
     concurrency: int
     spec: Document
     variables: dict[str, str]
+    image: Document | None
+    """The Image object that its Function names, built; None for an image of the catalog."""
 
 
 class AttemptLeases:
@@ -78,6 +80,7 @@ class AttemptLeases:
         function = await self._cache.read(Key("Function", row["org"], row["project"], row["function"]))
         if function is None or function["metadata"]["uid"] != row["function_uid"]:
             raise not_found("functions", row["function"])
+        image = await self._image(Key("Function", row["org"], row["project"], row["function"]), function["spec"])
         environment = await self._secrets.environment(row["org"], row["project"], function["spec"])
         minted = await mint_attempt_token(
             self._database, self._hasher, attempt=attempt, epoch=epoch, now=self._clock.now()
@@ -97,7 +100,20 @@ class AttemptLeases:
             concurrency=row["concurrency"],
             spec=function["spec"],
             variables=environment.variables,
+            image=image,
         )
+
+    async def _image(self, function_key: Key, spec: Document) -> Document | None:
+        """The Image that a Function names; Unavailable while it is not built, which the autoscaler waits for."""
+        name = spec.get("imageRef")
+        if name is None:
+            return None
+        image = await self._cache.read(Key("Image", function_key.org, function_key.project, name))
+        if image is None:
+            raise not_found("images", name)
+        if image["status"].get("phase") != "Ready":
+            raise ApiError(Reason.UNAVAILABLE, f'images.nodus.dev "{name}" is being built', retry_after_seconds=1)
+        return image
 
     async def report_phase(self, attempt: str, epoch: int, phase: str, guarantees: Document | None) -> None:
         """Note in the Attempt object how far its worker is and how it is isolated; NotFound and Conflict as `lease`

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from controlplane.images.use import ImageState
+
 START_BACKOFF_SECONDS_MAX = 60.0
 LOST_START_BACKOFF_SECONDS_MAX = 8.0
 """A start that the platform lost is repeated sooner: what was away takes half a minute to be found out, and calls wait
@@ -72,6 +74,8 @@ class PoolFacts:
     last_lost_at: datetime | None = None
     host_room: int = 0
     """Workers that may still be started on the hosts, whoever they are for."""
+    image: ImageState = ImageState.READY
+    """Whether workers can be started from the image, must wait for it, or never will be."""
     pressure: bool = False
     """Another Function found no room: idle workers go at once instead of after their window."""
 
@@ -84,7 +88,7 @@ class PoolPlan:
     start: int = 0
     drain: tuple[tuple[str, DrainReason], ...] = ()
     failed: bool = False
-    """Nothing is started any more: the present revision failed too often in a row."""
+    """Nothing is started any more: the present revision failed too often in a row, or has no image."""
     again_at: datetime | None = None
     """When the plan will change without any other cause."""
     lacks_room: bool = False
@@ -112,7 +116,7 @@ def plan(facts: PoolFacts) -> PoolPlan:
         return PoolPlan(desired=0, drain=tuple((member.uid, reason) for member in live))
     current = [member for member in live if member.current]
     old = [member for member in live if not member.current]
-    failed = facts.start_failures >= facts.start_failures_max
+    failed = facts.image is ImageState.FAILED or facts.start_failures >= facts.start_failures_max
     start, again_at = _to_start(facts, desired, current, failed=failed)
     room = max(0, min(start, facts.host_room))
     rolled = _rolled(desired, current, old, stuck=start > 0 and room == 0)
@@ -138,7 +142,7 @@ def _to_start(
 ) -> tuple[int, datetime | None]:
     """How many workers of the present revision are missing, and when that changes by time alone."""
     missing = desired - len(current)
-    if missing <= 0 or failed:
+    if missing <= 0 or failed or facts.image is ImageState.PENDING:
         return 0, None
     earliest = _not_before(facts)
     if facts.now < earliest:

@@ -38,7 +38,9 @@ class FunctionStrategy:
     async def prepare_create(self, document: Document, context: AdmissionContext) -> None:
         await _check_references(None, document, context)
         app = await join_app(document, context)
-        document["status"] = _initial_status(document["spec"], context.now)
+        name = document["spec"].get("imageRef")
+        image = await context.lookup.get("Image", name) if name is not None else None
+        document["status"] = _initial_status(document["spec"], image, context.now)
         _note_app_version(document, app)
 
     async def prepare_update(self, old: Document, new: Document, context: AdmissionContext) -> None:
@@ -63,13 +65,17 @@ def _observed_at_once(old: Document, new: Document) -> Document:
     return changes
 
 
-def _initial_status(spec: Document, now: datetime) -> Document:
-    """Running at once when calls can be taken without a worker, as with scale to zero."""
+def _initial_status(spec: Document, image: Document | None, now: datetime) -> Document:
+    """Running at once when calls can be taken without a worker, as with scale to zero; Pending without an image."""
     stopped = spec["state"] == "Stopped"
+    unbuilt = image is not None and image["status"].get("phase") != "Ready"
     warm = spec["scaling"]["minWorkers"] > 0
     if stopped:
         phase, reason, message = "Stopped", "Stopped", "stopped by request; calls queue until it is started"
         ready = Condition("Ready", "False", "Stopped", message, 1)
+    elif unbuilt:
+        phase, reason, message = "Pending", "ImagePending", f'waiting for the Image "{spec["imageRef"]}"'
+        ready = Condition("Ready", "False", "ImagePending", message, 1)
     elif warm:
         phase, reason, message = "Starting", "Starting", "the first worker has not started yet"
         ready = Condition("Ready", "False", "Starting", message, 1)

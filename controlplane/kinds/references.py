@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, StringConstraints
@@ -65,3 +66,8 @@ AbsolutePath = Annotated[str, StringConstraints(max_length=_TEXT_MAX), AfterVali
 def digest_of(blob: str) -> str:
     """The 64 hex digits of a blob reference."""
     return blob.removeprefix(BLOB_PREFIX)
+
+
+def is_blob(text: str) -> bool:
+    """Whether a text is a blob reference, where something else may stand as well."""
+    return re.fullmatch(BLOB_PATTERN, text) is not None

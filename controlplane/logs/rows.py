@@ -29,7 +29,11 @@ _CUT = " … [cut]"
 _OWNERS_MAX = 10_000
 _CHUNKS_REMOVED_MAX = 2_000
 
-_OWNER = "SELECT org, project, function_uid FROM attempts WHERE uid = $1"
+# Of a worker, or of a build, which is named by its Image and a mark of its own; its lines are filed under the Image.
+_OWNER = """
+SELECT org, project, function_uid FROM attempts WHERE uid = $1
+UNION ALL SELECT org, project, uid FROM objects WHERE kind = 'Image' AND uid = split_part($1, '.', 1)
+"""
 _APPEND = """
 INSERT INTO log_chunks (attempt, seq, org, project, function_uid, first_time, last_time, received_at, size_bytes,
                         end_bytes, lines)
@@ -74,7 +78,7 @@ class LogWriter:
         self._owners: dict[str, _Owner] = {}
 
     async def append(self, attempt: str, chunks: Sequence[LogChunk]) -> None:
-        """Store the chunks that are not stored yet; NotFound for an attempt nobody knows."""
+        """Store the chunks that are not stored yet; NotFound for an attempt, or a build of an Image, nobody knows."""
         owner = await self._owner(attempt)
         for chunk in chunks:
             if chunk.lines:

@@ -21,7 +21,7 @@ from controlplane.store.contract import Document, Key
 from controlplane.store.database import Database
 from controlplane.store.objects import Objects
 
-LOGGED_KINDS = ("Function", "FunctionCall", "App", "Attempt")
+LOGGED_KINDS = ("Function", "FunctionCall", "App", "Attempt", "Image")
 """The kinds whose objects have a log."""
 
 APP_LABEL = "nodus.dev/app"
@@ -144,6 +144,23 @@ class AttemptSubject:
 
 
 @dataclass(slots=True)
+class ImageSubject:
+    """What the builds of an Image printed, until the last of them has ended."""
+
+    places: Places
+    key: Key
+
+    async def look(self) -> Look | None:
+        document = await self.places.cache.read(self.key)
+        if document is None:
+            return None
+        uid = document["metadata"]["uid"]
+        ended = document["status"].get("phase") in ("Ready", "Failed")
+        # The node sends all lines before it tells the end.
+        return Look(frozenset({self.key, uid}), (Part(function_uids=(uid,), closed=ended),), ended)
+
+
+@dataclass(slots=True)
 class CallSubject:
     """What the workers of a call printed while they ran it, one dispatch after the other."""
 
@@ -198,6 +215,8 @@ def subject_of(places: Places, key: Key, attempt: str) -> Subject:
         return AttemptSubject(places, key)
     if key.kind == "FunctionCall":
         return CallSubject(places, key)
+    if key.kind == "Image":
+        return ImageSubject(places, key)
     return PoolSubject(places, key, attempt)
 
 

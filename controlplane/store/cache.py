@@ -70,6 +70,10 @@ class ObjectCache:
         key = self._by_uid.get(uid)
         return self.get(key) if key is not None else None
 
+    def key_of(self, uid: str) -> Key | None:
+        """The address of the object with this uid, or None."""
+        return self._by_uid.get(uid)
+
     def of_kind(self, kind: str) -> list[tuple[Key, Document]]:
         """All objects of one kind."""
         return [(key, document) for key, (_, document) in self._documents[kind].items()]

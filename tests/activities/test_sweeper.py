@@ -253,7 +253,7 @@ async def test_calls_attempts_and_events_are_kept_for_their_time_and_then_forgot
 
 async def test_blobs_nobody_uses_or_names_are_deleted(sweeping: Sweeping) -> None:
     calls = sweeping.calls
-    digests = {name: name * 64 for name in "abcde"}
+    digests = {name: name * 64 for name in "abcdef"}
     for digest in digests.values():
         await calls.database.execute(
             "INSERT INTO blobs (org, project, digest, size_bytes, content_type, location, created_at, last_used_at) "
@@ -261,6 +261,9 @@ async def test_blobs_nobody_uses_or_names_are_deleted(sweeping: Sweeping) -> Non
             ORG, PROJECT, digest, calls.clock.now(),
         )  # fmt: skip
     await calls.function("g", code={"blob": f"sha256:{digests['a']}"})
+    step = {"copy": {"blob": f"sha256:{digests['f']}", "dest": "/data"}}
+    image = {"metadata": {"name": "i", "uid": "img_i"}, "spec": {"base": "nodus/python:3.11", "steps": [step]}}
+    await calls.writer.write(PutObject(Key("Image", ORG, PROJECT, "i"), image))
     await calls.create(input={"encoding": "Pickle", "blob": f"sha256:{digests['b']}"})
     running, ended = [
         (await calls.create("s", input={"encoding": "Pickle", "blob": f"sha256:{digests[name]}"}))[0] for name in "de"
@@ -277,10 +280,10 @@ async def test_blobs_nobody_uses_or_names_are_deleted(sweeping: Sweeping) -> Non
     calls.clock.advance(8 * DAY)
     await worker.claim(succeeded(ended), take=0)
     # What a call waits with, runs with or has just ended with stays, however long ago it was last read.
-    assert await left() == "abde"
+    assert await left() == "abdef"
     assert await calls.phase(running) == "Running"
     calls.clock.advance(8 * DAY)
-    assert await left() == "abd"
+    assert await left() == "abdf"
 
 
 async def test_logs_are_kept_as_long_as_calls(sweeping: Sweeping) -> None:

@@ -16,6 +16,7 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
+from activities.build_image_contract import ImageBuildInput, ImageBuilt
 from activities.controller_contract import ControllerInput, ControllerName
 from activities.run_call_contract import CallReference, FunctionCallInput
 from activities.run_worker_contract import EXITED, DrainRequest, WorkerAttemptInput, WorkerExit, node_task_queue
@@ -24,6 +25,7 @@ from tests.fixtures.eventually import eventually
 from tests.fixtures.scripted import (
     CRASHED,
     HANG,
+    ScriptedBuild,
     ScriptedCall,
     ScriptedController,
     ScriptedWorker,
@@ -35,11 +37,14 @@ from workers.sandbox import fenced_runner
 from workflows.canary import CanaryWorkflow
 from workflows.controller import ControllerWorkflow
 from workflows.function_call import FunctionCallWorkflow
+from workflows.image_build import ImageBuildWorkflow
 from workflows.registry import WORKFLOWS
 from workflows.worker_attempt import WorkerAttemptWorkflow
 
 Handle = WorkflowHandle[Any, Any]
 CALL = CallReference(uid="fnc_1", org="default", project="default", name="hello-square-bcdfg")
+
+BUILT = ImageBuilt(outcome="Ready", key="image-0", digest="sha256:0", size_bytes=1, log="img_1.0")
 
 
 @dataclass(frozen=True)
@@ -269,6 +274,38 @@ async def _silent_node(client: Client, queue: str) -> Handle:
         return handle
 
 
+async def start_build(client: Client, queue: str) -> Handle:
+    start = ImageBuildInput(
+        image_uid="img_1", org="default", project="default", name="img", generation=1, node=queue, seconds_max=60.0
+    )
+    return await client.start_workflow(ImageBuildWorkflow.run, start, id=f"image/{uuid.uuid4().hex}", task_queue=queue)
+
+
+async def _scripted_build(client: Client, queue: str, build: ScriptedBuild) -> Handle:
+    builder = Worker(client, task_queue=node_task_queue(queue), activities=[build.build_image], build_id="test")
+    async with control(client, queue, [build.settle_image]), builder:
+        handle = await start_build(client, queue)
+        await handle.result()
+        return handle
+
+
+async def _built(client: Client, queue: str) -> Handle:
+    return await _scripted_build(client, queue, ScriptedBuild(BUILT))
+
+
+async def _failed_step(client: Client, queue: str) -> Handle:
+    return await _scripted_build(client, queue, ScriptedBuild(ImageBuilt(outcome="StepFailed", message="step 1")))
+
+
+async def _built_by_the_second_try(client: Client, queue: str) -> Handle:
+    return await _scripted_build(client, queue, ScriptedBuild(ApplicationError("the disk is full"), BUILT))
+
+
+async def _never_built(client: Client, queue: str) -> Handle:
+    lost = ApplicationError("gone", non_retryable=True)
+    return await _scripted_build(client, queue, ScriptedBuild(lost))
+
+
 async def _continued(client: Client, queue: str) -> Handle:
     controller = ScriptedController(rounds=1)
     async with control(client, queue, [controller.run_controller]):
@@ -316,6 +353,10 @@ STORIES = (
     Story(WorkerAttemptWorkflow, "drained_before_a_node_took_it", _drained_before_a_node_took_it),
     Story(WorkerAttemptWorkflow, "no_node", _no_node),
     Story(WorkerAttemptWorkflow, "silent_node", _silent_node),
+    Story(ImageBuildWorkflow, "built", _built),
+    Story(ImageBuildWorkflow, "failed_step", _failed_step),
+    Story(ImageBuildWorkflow, "built_by_the_second_try", _built_by_the_second_try),
+    Story(ImageBuildWorkflow, "never_built", _never_built),
     Story(ControllerWorkflow, "continued", _continued),
     Story(CanaryWorkflow, "answered", _answered),
 )

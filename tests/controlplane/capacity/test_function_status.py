@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from controlplane.capacity.function_status import Band, Observation, WriteFunctionStatus, observed_status
+from controlplane.images.use import ImageState, ImageUse
 from controlplane.store.contract import Document, Key
 from tests.fixtures.calls import ORG, PROJECT, Calls
 
@@ -61,6 +62,30 @@ def test_what_is_seen_becomes_the_words_of_the_protocol(
     assert status["message"]
     assert status["observedGeneration"] == 3
     assert status["image"] == {"reference": "kept"}
+
+
+@pytest.mark.parametrize(
+    ("state", "seen", "phase", "ready"),
+    [
+        (ImageState.PENDING, {"queued": 1}, "Pending", "False"),
+        (ImageState.FAILED, {"queued": 1}, "Failed", "False"),
+        # Workers of the version before serve on, and Ready is about the version that was declared.
+        (ImageState.PENDING, {"idle": 1}, "Running", "False"),
+    ],
+)
+def test_an_image_that_is_not_there_is_the_reason(
+    state: ImageState, seen: dict[str, Any], phase: str, ready: str
+) -> None:
+    use = ImageUse(state=state, reason="ImageWord", message="why")
+    status = observed_status(function(), Observation(image=use, **seen), NOW)
+    assert status["phase"] == phase
+    assert ready_of(status) == (ready, "ImageWord")
+
+
+def test_the_image_that_workers_run_is_pinned() -> None:
+    use = ImageUse(reference="img@sha256:0", digest="sha256:0")
+    status = observed_status(function("Pending"), Observation(image=use), NOW)
+    assert (status["phase"], status["image"]) == ("Running", {"reference": "img@sha256:0", "digest": "sha256:0"})
 
 
 def test_workers_calls_and_cost_are_counted() -> None:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.capacity.pool import DrainReason, Member, PoolFacts, desired_workers, plan, start_backoff
+from controlplane.capacity.pool import DrainReason, Member, PoolFacts, PoolPlan, desired_workers, plan, start_backoff
+from controlplane.images.use import ImageState
 
 NOW = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 
@@ -156,6 +157,14 @@ def test_lost_starts_never_fail_a_function_and_are_repeated_after_short_pauses_a
     lost["last_lost_at"] = NOW - timedelta(seconds=8)
     assert plan(facts(queued=3, **lost)).start == 3
     assert plan(facts(queued=3, lost_starts=1, last_lost_at=NOW - timedelta(seconds=1))).start == 3
+
+
+def test_nothing_starts_before_its_image_is_built_and_workers_that_serve_stay() -> None:
+    old = member("old", current=False)
+    assert plan(facts(old, queued=2, image=ImageState.PENDING)) == PoolPlan(desired=2)
+    told = plan(facts(queued=2, image=ImageState.FAILED))
+    assert (told.start, told.failed, told.drain) == (0, True, ())
+    assert plan(facts(queued=2, image=ImageState.READY)).start == 2
 
 
 def test_the_pauses_double_up_to_a_minute() -> None:

@@ -19,30 +19,65 @@ def image_body(**fields: Any) -> Document:
 
 
 @pytest.mark.parametrize(
-    "spec",
+    ("spec", "field"),
     [
-        {"base": BASE, "python": "3.11", "steps": [{"pipInstall": {"packages": ["numpy"], "extraIndexURLs": ["u"]}}]},
-        {"base": BASE, "steps": [{"uvPipInstall": {"packages": ["a"], "indexURL": "u"}}] * 128},
-        {
-            "base": BASE,
-            "steps": [{"env": {"A": "1"}}, {"run": ["echo hi"]}, {"aptInstall": ["git"]}, {"workdir": "/w"}],
-        },
-        {"base": BASE, "steps": [{"copy": {"blob": BLOB, "dest": "/a"}}, {"uvSync": {"project": "p", "frozen": True}}]},
-        {"dockerfile": {"inline": "FROM x", "context": BLOB, "target": "t", "buildArgs": {"A": "1"}}},
-        {"dockerfile": {"blob": BLOB}},
-        {"fromSandbox": {"name": "s", "includePaths": ["/a"]}},
-        {"base": "debian:12"},
-        {"base": BASE, "platform": "linux/arm64"},
-        {"base": BASE, "tags": ["latest"]},
-        {"base": BASE, "imagePullSecrets": ["a"]},
-        {"base": BASE, "buildSecrets": ["a"]},
+        ({"base": BASE, "steps": [{"env": {"A": "1"}}, {"aptInstall": ["git"]}]}, "spec.steps.aptInstall"),
+        ({"base": BASE, "steps": [{"uvSync": {"project": "p", "frozen": True}}]}, "spec.steps.uvSync.project"),
+        ({"base": BASE, "steps": [{"copy": {"blob": BLOB, "dest": "/usr/a"}}]}, "spec.steps.copy.dest"),
+        ({"base": BASE, "steps": [{"copy": {"blob": BLOB, "dest": "/"}}]}, "spec.steps.copy.dest"),
+        ({"base": BASE, "steps": [{"workdir": "/nodus/env"}]}, "spec.steps.copy.dest"),
+        ({"dockerfile": {"inline": "FROM x", "context": BLOB, "target": "t"}}, "spec.dockerfile"),
+        ({"dockerfile": {"blob": BLOB}}, "spec.dockerfile"),
+        ({"fromSandbox": {"name": "s", "includePaths": ["/a"]}}, "spec.fromSandbox"),
+        ({"base": "debian:12"}, "spec.base"),
+        ({"base": BASE, "platform": "linux/arm64"}, "spec.platform"),
+        ({"base": BASE, "tags": ["latest"]}, "spec.tags"),
+        ({"base": BASE, "imagePullSecrets": ["a"]}, "spec.imagePullSecrets"),
+        ({"base": BASE, "buildSecrets": ["a"]}, "spec.buildSecrets"),
     ],
 )
-def test_a_build_is_understood_and_not_offered(spec: Document) -> None:
+def test_a_build_that_is_not_offered_is_told_with_a_way_out(spec: Document, field: str) -> None:
     assert not judged_spec(IMAGE, spec)[1]
     with pytest.raises(ApiError) as error:
         validated_spec(IMAGE, spec)
     assert error.value.reason is Reason.UNSUPPORTED
+    assert [cause.field for cause in error.value.causes] == [field]
+    assert error.value.fix
+
+
+STEPS = [
+    {"pipInstall": {"packages": ["numpy"], "extraIndexURLs": ["u"]}},
+    {"uvPipInstall": {"packages": ["a"], "indexURL": "u"}},
+    {"env": {"A": "1"}},
+    {"run": ["echo hi"]},
+    {"workdir": "/w"},
+    {"copy": {"blob": BLOB, "dest": "/a"}},
+    {"uvSync": {"project": BLOB, "frozen": True}},
+]
+
+
+async def test_an_image_with_steps_waits_for_its_build(memory: ProjectInMemory) -> None:
+    memory.blobs.add(BLOB.removeprefix("sha256:"))
+    document = await memory.create("Image", image_body(base=BASE, python="3.11", steps=STEPS))
+    status = document["status"]
+    assert (status["phase"], status["python"], status["progress"]) == ("Pending", "3.11", {"stage": "Queued"})
+    assert IMAGE.status is not None
+    IMAGE.status.model_validate(status)
+    new = await memory.patch("Image", "img-1", base=BASE, steps=STEPS[:1])
+    assert (new["status"]["phase"], new["status"]["observedGeneration"]) == ("Pending", 2)
+
+
+async def test_blobs_of_steps_must_be_there_and_the_python_be_named(memory: ProjectInMemory) -> None:
+    with pytest.raises(ApiError) as error:
+        await memory.create("Image", image_body(base="nodus/python", steps=STEPS))
+    assert set(causes(error)) == {"spec.python", "spec.steps[5].copy.blob", "spec.steps[6].uvSync.project"}
+
+
+async def test_a_function_waits_for_an_image_that_is_not_built(memory: ProjectInMemory) -> None:
+    await memory.create("Image", image_body(base=BASE, steps=STEPS[:1]))
+    spec = {"code": {"module": "m", "qualname": "f"}, "python": "3.11", "imageRef": "img-1"}
+    function = await memory.create("Function", {"metadata": {"name": "f"}, "spec": spec})
+    assert (function["status"]["phase"], function["status"]["reason"]) == ("Pending", "ImagePending")
 
 
 @pytest.mark.parametrize(

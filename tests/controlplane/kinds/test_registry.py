@@ -141,7 +141,7 @@ def test_what_is_served_below_an_object_only_is_named_and_has_a_model() -> None:
 
 def test_logs_are_served_where_something_prints() -> None:
     served = {kind.kind for kind in KINDS.values() for item in kind.subresources if item.name == "log"}
-    assert served == {"App", "Function", "FunctionCall", "Attempt"}
+    assert served == {"App", "Function", "FunctionCall", "Attempt", "Image"}
     for kind in KINDS.values():
         for subresource in kind.subresources:
             assert {*subresource.verbs} <= {verb.value for verb in Verb}
