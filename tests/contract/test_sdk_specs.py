@@ -209,8 +209,10 @@ async def test_the_objects_of_a_run_are_admitted_in_their_order(memory: ProjectI
     assert (await memory.create("FunctionCall", call))["metadata"]["labels"]["nodus.dev/app"] == "hello-64d6f0"
 
 
-def test_an_image_with_build_steps_is_understood_and_unsupported() -> None:
-    image = {
+async def test_an_image_with_build_steps_is_understood_and_built_but_for_debian_packages(
+    memory: ProjectInMemory,
+) -> None:
+    image: dict[str, Any] = {
         "kind": "Image",
         "metadata": {"name": "img-9b67a512d3c2fd91d0da", "labels": {"sdk.nodus.dev/app": "hello-64d6f0"}},
         "spec": {
@@ -227,4 +229,7 @@ def test_an_image_with_build_steps_is_understood_and_unsupported() -> None:
     }
     with pytest.raises(ApiError) as error:
         document_for_create(KINDS["Image"], image, project="default")
-    assert set(causes(error, Reason.UNSUPPORTED)) == {"spec.steps"}
+    assert set(causes(error, Reason.UNSUPPORTED)) == {"spec.steps.aptInstall"}
+    steps = [step for step in image["spec"]["steps"] if "aptInstall" not in step]
+    stored = await memory.create("Image", {**image, "spec": {**image["spec"], "steps": steps}})
+    assert (stored["spec"]["steps"], stored["status"]["phase"]) == (steps, "Pending")
