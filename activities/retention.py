@@ -25,6 +25,8 @@ from controlplane.logs.rows import remove_old_chunks
 from controlplane.resources import DeleteOptions
 from controlplane.resources.deletion import Deleter
 from controlplane.secrets.held import release_versions
+from controlplane.secrets.resealing import reseal
+from controlplane.secrets.sealing import SecretSealer
 from controlplane.settings import Settings
 from controlplane.store.cache import ObjectCache
 from controlplane.store.compaction import compact
@@ -51,6 +53,7 @@ class Retention:
         cache: ObjectCache,
         deleter: Deleter,
         blobs: BlobStore,
+        sealer: SecretSealer,
         settings: Settings,
         clock: Clock,
     ) -> None:
@@ -58,6 +61,7 @@ class Retention:
         self._cache = cache
         self._deleter = deleter
         self._blobs = blobs
+        self._sealer = sealer
         self._settings = settings
         self._clock = clock
         self._garbage = Garbage(database)
@@ -72,6 +76,7 @@ class Retention:
             ("old events", 300.0, self.forget_events),
             ("ended credentials", 600.0, self.forget_tokens),
             ("secrets of ended workers", 600.0, self.forget_secrets),
+            ("older keys of secrets", 3_600.0, self.forget_older_keys),
             ("unused blobs", 3_600.0, self.forget_blobs),
         )
 
@@ -114,6 +119,10 @@ class Retention:
     async def forget_secrets(self) -> None:
         """Drop values of Secrets that only workers which ended a day ago had: their last words were told by now."""
         await release_versions(self._database, self._clock.now() - timedelta(hours=TOKEN_HOURS))
+
+    async def forget_older_keys(self) -> None:
+        """Seal with the newest key what an older one sealed, so that the older one is not needed any more."""
+        await reseal(self._database, self._sealer)
 
     async def forget_blobs(self) -> None:
         """Delete blobs that nobody used for as long as calls are kept and nothing refers to, and orphaned bytes."""

@@ -8,7 +8,7 @@ transaction; what must still be true at the commit is checked again there (`reso
 from __future__ import annotations
 
 import copy
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from controlplane.clock import Clock, format_time
@@ -27,6 +27,9 @@ PROJECT_KIND = "Project"
 
 BlobExists = Callable[[str, str, str], Awaitable[bool]]
 """Whether (org, project, digest) names a blob that was uploaded and verified."""
+
+SecretsHolding = Callable[[str, str, Collection[str]], Awaitable[Mapping[str, tuple[str, str]]]]
+"""Which of some texts are values of Secrets of (org, project): by text, the Secret's name and the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class ProjectLookup:
     cache: ObjectCache
     objects: Objects
     blob_exists_in: BlobExists
+    secrets_holding_in: SecretsHolding
     _documents: dict[tuple[str, str], Document | None] = field(default_factory=dict)
     _blobs: dict[str, bool] = field(default_factory=dict)
 
@@ -65,6 +69,10 @@ class ProjectLookup:
             self._blobs[digest] = await self.blob_exists_in(self.org, self.project, digest)
         return self._blobs[digest]
 
+    async def secrets_holding(self, texts: Collection[str]) -> Mapping[str, tuple[str, str]]:
+        """Which of these texts are values of the project's Secrets."""
+        return await self.secrets_holding_in(self.org, self.project, texts)
+
 
 class Admission:
     """Judges creates and updates of all kinds."""
@@ -76,17 +84,21 @@ class Admission:
         cache: ObjectCache,
         objects: Objects,
         blob_exists: BlobExists,
+        secrets_holding: SecretsHolding,
         clock: Clock,
     ) -> None:
         self._kinds = kinds
         self._cache = cache
         self._objects = objects
         self._blob_exists = blob_exists
+        self._secrets_holding = secrets_holding
         self._clock = clock
 
     def lookup(self, org: str, project: str) -> ProjectLookup:
         """The look-ups of one request; sharing one between the objects of a batch asks each question once."""
-        return ProjectLookup(org, project, self._kinds, self._cache, self._objects, self._blob_exists)
+        return ProjectLookup(
+            org, project, self._kinds, self._cache, self._objects, self._blob_exists, self._secrets_holding
+        )
 
     async def require_project(self, org: str, project: str) -> Document:
         """The Project, or 404 for kind projects."""

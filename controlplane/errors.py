@@ -60,6 +60,9 @@ class Reason(Enum):
     )
     UNSUPPORTED_MEDIA_TYPE = Row("UnsupportedMediaType", 415, _F, "Send one of the media types the message lists.")
     INVALID = Row("Invalid", 422, _F, "Correct the fields listed in `details.causes`.")
+    SECRET_VALUE_IN_ENV = Row(
+        "SecretValueInEnv", 422, _F, "Use `valueFrom.secretKeyRef` of the variable, or mount the Secret."
+    )
     UNSUPPORTED = Row("Unsupported", 422, _F, "Leave the field out; this deployment does not offer it.")
     QUOTA_EXCEEDED = Row("QuotaExceeded", 429, _F, "Delete what is no longer needed, or ask for a higher quota.")
     TOO_MANY_REQUESTS = Row("TooManyRequests", 429, _R, "Wait for the time in Retry-After and repeat the request.")

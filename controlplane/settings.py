@@ -32,6 +32,15 @@ class Settings(BaseSettings):
         description="32 random bytes in hex: keys token hashes, signed URLs and Secrets at rest; lose it, lose them.",
     )
 
+    secrets_key: SecretStr = Field(
+        default=SecretStr(""),
+        description="32 random bytes in hex: seals Secrets at rest instead of `secret_key`, so that it can be changed.",
+    )
+    secrets_older_keys: tuple[SecretStr, ...] = Field(
+        default=(),
+        description="Earlier values of `secrets_key`, in a JSON list; needed until all is sealed with the present one.",
+    )
+
     failpoints_dir: Path | None = Field(
         default=None, description="Folder that names points at which this process dies, for tests (docs/faults.md)."
     )

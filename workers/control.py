@@ -153,9 +153,7 @@ class Control:
             settings=settings,
             clock=clock,
         )
-        retention = Retention(
-            database=database, cache=cache, deleter=deleter, blobs=core.blobs, settings=settings, clock=clock
-        )
+        retention = _retention(core)
         sweeper = Sweeper(
             database=database,
             writer=writer,
@@ -183,6 +181,18 @@ class Control:
         images = ImageActivities(database, writer)
         self.activities = [*calls.all, *attempts.all, *images.all, *controllers.all]
         self.keeper = EngineKeeper(database=database, writer=writer, engine=engine, attempts=attempts)
+
+
+def _retention(core: Core) -> Retention:
+    return Retention(
+        database=core.database,
+        cache=core.cache,
+        deleter=core.resources.deleter,
+        blobs=core.blobs,
+        sealer=core.sealer,
+        settings=core.settings,
+        clock=core.clock,
+    )
 
 
 async def _repeat(do: Callable[[], Awaitable[None]], seconds: float) -> None:

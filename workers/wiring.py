@@ -21,7 +21,7 @@ from controlplane.kinds.registry import KINDS
 from controlplane.resources import Resources, build
 from controlplane.secrets.environment import SecretReader
 from controlplane.secrets.hooks import SecretHooks
-from controlplane.secrets.sealing import SecretSealer
+from controlplane.secrets.sealing import SecretSealer, secret_sealer
 from controlplane.settings import Settings
 from controlplane.store.cache import ObjectCache
 from controlplane.store.changes import ChangeFeed
@@ -50,6 +50,7 @@ class Core:
     dispatcher: Dispatcher
     blobs: BlobStore
     secrets: SecretReader
+    sealer: SecretSealer
     resources: Resources
 
 
@@ -67,7 +68,8 @@ async def open_core(settings: Settings) -> AsyncIterator[Core]:
     # Every process that writes calls needs it, also one that serves no claims: it writes the rows of the queue.
     dispatcher = Dispatcher(cache, waiting, settings)
     writer.add_hook(dispatcher)
-    sealer = SecretSealer(settings.secret_key)
+    sealer = secret_sealer(settings)
+    secrets = SecretReader(database, cache, sealer)
     async with contextlib.AsyncExitStack() as closing:
         await database.open()
         closing.push_async_callback(database.close)
@@ -88,6 +90,7 @@ async def open_core(settings: Settings) -> AsyncIterator[Core]:
             kinds=KINDS,
             hooks=kind_hooks(sealer),
             blob_exists=blobs.exists,
+            secrets_holding=secrets.holding,
             settings=settings,
             clock=clock,
         )
@@ -102,7 +105,8 @@ async def open_core(settings: Settings) -> AsyncIterator[Core]:
             waiting=waiting,
             dispatcher=dispatcher,
             blobs=blobs,
-            secrets=SecretReader(database, cache, sealer),
+            secrets=secrets,
+            sealer=sealer,
             resources=resources,
         )
 

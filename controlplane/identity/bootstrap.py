@@ -9,6 +9,7 @@ those were lost, `issue_admin_key` makes another key and `rotate_admin_key` also
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -128,6 +129,9 @@ class _EmptyServer:
 
     async def blob_exists(self, digest: str) -> bool:
         return False
+
+    async def secrets_holding(self, texts: Collection[str]) -> Mapping[str, tuple[str, str]]:
+        return {}
 
 
 async def _first_project(user_uuid: str, now: datetime) -> Document:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import datetime
 
-from controlplane.errors import Cause, invalid
+from controlplane.errors import ApiError, Cause, Reason, invalid, told
 from controlplane.kinds.catalog import CATALOG_ADVICE, is_offered
 from controlplane.kinds.function_models import FunctionSpec, FunctionStatus
 from controlplane.kinds.membership import APP_LABEL, join_app
@@ -37,6 +37,7 @@ class FunctionStrategy:
 
     async def prepare_create(self, document: Document, context: AdmissionContext) -> None:
         await _check_references(None, document, context)
+        await _check_variables(None, document, context)
         app = await join_app(document, context)
         name = document["spec"].get("imageRef")
         image = await context.lookup.get("Image", name) if name is not None else None
@@ -46,6 +47,7 @@ class FunctionStrategy:
     async def prepare_update(self, old: Document, new: Document, context: AdmissionContext) -> None:
         _check_cost_cap(old, new)
         await _check_references(old, new, context)
+        await _check_variables(old, new, context)
         app = await join_app(new, context)
         if new["spec"] != old["spec"]:
             _note_app_version(new, app)
@@ -134,6 +136,35 @@ async def _check_references(old: Document | None, new: Document, context: Admiss
             causes.append(Cause(field, f'must name {what} the project; "{name}" does not exist', NOT_FOUND))
     if causes:
         raise invalid(FUNCTION.plural, new["metadata"]["name"], causes)
+
+
+async def _check_variables(old: Document | None, new: Document, context: AdmissionContext) -> None:
+    """`SecretValueInEnv` when a new literal value is one that a Secret keeps: everybody who may read the Function would
+    read it, and so would every backup and log of it."""
+    before = set(_literals(old["spec"]).values()) if old is not None else set()
+    literals = _literals(new["spec"])
+    found = await context.lookup.secrets_holding(set(literals.values()) - before)
+    causes = tuple(
+        Cause(field, f'is the value of key "{found[value][1]}" of the Secret "{found[value][0]}"')
+        for field, value in literals.items()
+        if value in found
+    )
+    if causes:
+        name = new["metadata"]["name"]
+        secret, key = found[literals[causes[0].field]]
+        raise ApiError(
+            Reason.SECRET_VALUE_IN_ENV,
+            f'{FUNCTION.plural}.nodus.dev "{name}" would show the value of a Secret: {told(causes)}',
+            causes=causes,
+            fix=f"Give the variable `valueFrom: {{secretKeyRef: {{name: {secret}, key: {key}}}}}` instead of `value`.",
+            subject=(FUNCTION.plural, name),
+        )
+
+
+def _literals(spec: Document) -> dict[str, str]:
+    """The values of variables that are written down in a spec, by field."""
+    variables = enumerate(spec.get("env", ()))
+    return {f"spec.env[{index}].value": variable["value"] for index, variable in variables if "value" in variable}
 
 
 async def _python_problems(old: Document | None, new: Document, context: AdmissionContext) -> list[Cause]:

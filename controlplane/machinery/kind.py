@@ -7,7 +7,7 @@ row and no handler. The rows live in `controlplane/kinds/`; the list is `control
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -72,6 +72,9 @@ class Lookup(Protocol):
 
     async def blob_exists(self, digest: str) -> bool:
         """Whether the project holds the blob with this 64-digit hex digest."""
+
+    async def secrets_holding(self, texts: Collection[str]) -> Mapping[str, tuple[str, str]]:
+        """Which of these texts are values of the project's Secrets: by text, the Secret's name and the key."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from controlplane.admission import Admission, BlobExists
+from controlplane.admission import Admission, BlobExists, SecretsHolding
 from controlplane.clock import Clock
 from controlplane.machinery.kind import Kind
 from controlplane.resources.answers import Answer, CreateOptions, DeleteOptions, Propagation
@@ -56,12 +56,20 @@ def build(
     kinds: Mapping[str, Kind],
     hooks: Mapping[str, KindHooks],
     blob_exists: BlobExists,
+    secrets_holding: SecretsHolding,
     settings: Settings,
     clock: Clock,
 ) -> Resources:
     """The verbs over this store. `kinds` and `hooks` are by kind name; a kind without hooks gets plain ones."""
     all_hooks: dict[str, KindHooks] = {kind: hooks.get(kind, PlainHooks()) for kind in kinds}
-    admission = Admission(kinds=kinds, cache=cache, objects=objects, blob_exists=blob_exists, clock=clock)
+    admission = Admission(
+        kinds=kinds,
+        cache=cache,
+        objects=objects,
+        blob_exists=blob_exists,
+        secrets_holding=secrets_holding,
+        clock=clock,
+    )
     creator = Creator(writer=writer, admission=admission, hooks=all_hooks, settings=settings, clock=clock)
     changer = Changer(writer=writer, objects=objects, admission=admission, kinds=kinds, hooks=all_hooks)
     return Resources(

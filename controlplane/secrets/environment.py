@@ -6,10 +6,12 @@ worker's process only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+
+import structlog
 
 from controlplane.clock import format_time, parse_time
 from controlplane.errors import ApiError, Reason, not_found
@@ -24,6 +26,11 @@ from controlplane.store.database import Database
 USE_NOTED_EVERY = timedelta(minutes=1)
 """`status.lastUsedTime` moves at most this often, so a pool of workers does not write it once each."""
 
+HOLDING_LENGTH_MIN = 8
+"""A variable with a shorter value than this is not taken for a Secret's: `true`, `8080` and `eu-1` stand in both."""
+
+SECRETS_PER_PAGE = 100
+
 LATEST = 0
 """Asks for the version that is current now."""
 
@@ -33,6 +40,12 @@ FROM unnest($3::text[], $4::bigint[]) AS w(name, version)
 JOIN objects o ON o.kind = 'Secret' AND o.org = $1 AND o.project = $2 AND o.name = w.name
 LEFT JOIN LATERAL (SELECT version, ciphertext FROM secret_versions
     WHERE secret_uid = o.uid AND (w.version = 0 OR version = w.version) ORDER BY version DESC LIMIT 1) v ON true
+"""
+_PRESENT_PAGE = """
+SELECT o.name, o.uid, v.version, v.ciphertext FROM objects o
+JOIN LATERAL (SELECT version, ciphertext FROM secret_versions
+    WHERE secret_uid = o.uid ORDER BY version DESC LIMIT 1) v ON true
+WHERE o.kind = 'Secret' AND o.org = $1 AND o.project = $2 AND o.name > $3 ORDER BY o.name LIMIT $4
 """
 # A worker has the values it was started with, also those of Secrets that its Function has dropped since.
 _ALL_VERSIONS = """
@@ -46,6 +59,8 @@ JOIN attempt_secrets held ON held.attempt = a.uid
 JOIN secret_versions v ON v.secret_uid = held.secret_uid AND v.version = held.version
 WHERE a.function_uid = $1
 """
+
+log = structlog.get_logger(__name__)
 
 _Wanted = tuple[str, int]
 """A Secret's name and the version asked for."""
@@ -105,6 +120,28 @@ class SecretReader:
             opened = self._sealer.open(row["uid"], row["version"], row["ciphertext"])
             values.update(value.decode("utf-8", "replace") for value in opened.values())
         return redactor(values)
+
+    async def holding(self, org: str, project: str, texts: Collection[str]) -> Mapping[str, tuple[str, str]]:
+        """Which of these texts are present values of the project's Secrets: by text, the Secret's name and the key.
+
+        Texts that are too short to be secret are not looked for; a Secret that cannot be opened holds none.
+        """
+        wanted = {text.encode(errors="surrogatepass"): text for text in texts if len(text) >= HOLDING_LENGTH_MIN}
+        found: dict[str, tuple[str, str]] = {}
+        name = ""
+        while wanted:
+            rows = await self._database.fetch(_PRESENT_PAGE, org, project, name, SECRETS_PER_PAGE)
+            for row in rows:
+                name = row["name"]
+                try:
+                    values = self._sealer.open(row["uid"], row["version"], row["ciphertext"])
+                except ApiError as error:
+                    log.error("a Secret was not compared with variables", told=error.message, about=error.debug)
+                    continue
+                found.update((wanted[value], (name, key)) for key, value in values.items() if value in wanted)
+            if len(rows) < SECRETS_PER_PAGE:
+                break
+        return found
 
     async def _open(
         self, org: str, project: str, wanted: Iterable[_Wanted]

@@ -75,7 +75,6 @@ class SecretHooks(PlainHooks):
 
     def __init__(self, sealer: SecretSealer) -> None:
         self._sealer = sealer
-        self._digest_of_nothing = sealer.digest({})
 
     def reads_create(self, key: Key, document: Document) -> Reads:
         return _reads(key)
@@ -91,8 +90,7 @@ class SecretHooks(PlainHooks):
         without, written = _taken(proposed)
         found = differing_paths(stored.get("spec"), without.get("spec"), "spec")
         latest = _latest(tx, key, stored["metadata"]["uid"])
-        current = latest.digest if latest else self._digest_of_nothing
-        return found if self._sealer.digest(_merged(written, {})) == current else [*found, "spec.data"]
+        return found if self._are_current(_merged(written, {}), latest) else [*found, "spec.data"]
 
     def editable(self, document: Document) -> Document:
         """A copy for a patch to change: every current key is there, with a marker for its value."""
@@ -133,12 +131,15 @@ class SecretHooks(PlainHooks):
         current = self._sealer.open(uid, latest.number, latest.ciphertext) if latest and _keeps(written) else {}
         values = _merged(written, current)
         _check(key, stored, values)
-        if self._sealer.digest(values) == (latest.digest if latest else self._digest_of_nothing):
+        if self._are_current(values, latest):
             return _as_before(old, stored)
         return self._sealed(tx, key, stored, values, latest.number if latest else 0)
 
     def removed(self, tx: Tx, key: Key, document: Document) -> None:
         tx.execute(_DROP_ALL, (document["metadata"]["uid"],))
+
+    def _are_current(self, values: Mapping[str, bytes], latest: _Version | None) -> bool:
+        return self._sealer.recognises(values, latest.digest) if latest else not values
 
     def _sealed(self, tx: Tx, key: Key, document: Document, values: Mapping[str, bytes], previous: int) -> Document:
         """Store `values` as the version after `previous` and note it in a document of our own."""

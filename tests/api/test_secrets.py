@@ -10,7 +10,7 @@ import pytest
 
 from controlplane.secrets.environment import SecretReader
 from controlplane.secrets.sealing import SecretSealer
-from tests.fixtures.app import ServedApi
+from tests.fixtures.app import FUNCTION, ServedApi
 
 MERGE = {"Content-Type": "application/merge-patch+json"}
 COUNT_VERSIONS = "SELECT count(*) FROM secret_versions WHERE project = $1"
@@ -200,3 +200,39 @@ async def test_patches_of_different_keys_at_once_lose_nothing(api: ServedApi) ->
     await api.create("secrets", manifest(stringData={"K0": "0"}))
     await asyncio.gather(*[patch(api, {"stringData": {f"K{number}": str(number)}}) for number in range(1, 5)])
     assert await values_of(api) == {f"K{number}": str(number) for number in range(5)}
+
+
+async def test_a_value_of_a_secret_may_not_be_written_into_a_function(project: ServedApi) -> None:
+    await project.create("secrets", {"metadata": {"name": "s"}, "spec": {"stringData": {"KEY": "hunter2-hunter2"}}})
+    body = {"metadata": {"name": "f"}, "spec": {**FUNCTION, "env": [{"name": "A", "value": "hunter2-hunter2"}]}}
+    for path in (f"{project.path}/functions", f"{project.path}/functions?dryRun=All"):
+        answer = await project.client.post(path, json=body)
+        assert answer.status_code == 422
+        told = answer.json()
+        assert told["reason"] == "SecretValueInEnv"
+        assert told["details"]["causes"][0]["field"] == "spec.env[0].value"
+        assert "secretKeyRef: {name: s, key: KEY}" in told["fix"]
+        assert "hunter2" not in answer.text
+    await project.function(env=[{"name": "A", "value": "another value"}])
+    patch = {"spec": {"env": [{"name": "A", "value": "another value"}, {"name": "B", "value": "hunter2-hunter2"}]}}
+    headers = {"content-type": "application/merge-patch+json"}
+    answer = await project.client.patch(f"{project.path}/functions/f", json=patch, headers=headers)
+    assert answer.json()["reason"] == "SecretValueInEnv"
+
+
+async def test_only_what_is_new_and_long_enough_is_compared_with_secrets(project: ServedApi) -> None:
+    function = await project.function(env=[{"name": "A", "value": "hunter2-hunter2"}, {"name": "B", "value": "true"}])
+    values = {"KEY": "hunter2-hunter2", "SHORT": "true"}
+    await project.create("secrets", {"metadata": {"name": "s"}, "spec": {"stringData": values}})
+    headers = {"content-type": "application/merge-patch+json"}
+    path = f"{project.path}/functions/{function['metadata']['name']}"
+    # A Function that was there before the Secret can still be stopped.
+    answer = await project.client.patch(path, json={"spec": {"state": "Stopped"}}, headers=headers)
+    assert answer.status_code == 200, answer.text
+    await project.function("g", env=[{"name": "B", "value": "true"}])
+    body = {"metadata": {"name": "h"}, "spec": {**FUNCTION, "env": [{"name": "A", "value": "hunter2-hunter2"}]}}
+    assert (await project.client.post(f"{project.path}/functions", json=body)).status_code == 422
+    # The value that counts is the present one.
+    replaced = {"spec": {"stringData": {"KEY": "something-else"}}}
+    await project.client.patch(f"{project.path}/secrets/s", json=replaced, headers=headers)
+    assert (await project.client.post(f"{project.path}/functions", json=body)).status_code == 201

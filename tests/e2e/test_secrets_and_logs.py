@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.fixtures.eventually import eventually
@@ -51,3 +53,27 @@ def test_the_log_of_a_call_is_there_as_soon_as_its_result(system: System) -> Non
         "log: saying two",
         "log: saying three",
     ]
+
+
+async def test_workers_keep_the_values_they_began_with_until_they_are_asked_to_refresh(system: System) -> None:
+    system.nodus("secret", "create", "rotated", "--from-literal", "WORD=first-word")
+    system.nodus("deploy", str(APPS / "rotating" / "rotating.py"))
+    call = "import nodus; print(nodus.Function.from_name('rotating', 'tell').remote())"
+    assert system.python(call).strip() == "first-word"
+    system.python("import nodus; nodus.Secret.create('rotated', {'WORD': 'second-word'})")
+    assert system.python(call).strip() == "first-word"
+    system.nodus("request", "refresh-secrets", "function/rotating-tell")
+    await eventually(lambda: system.python(call).strip() == "second-word", within=90)
+    [function] = system.objects("functions", labelSelector="nodus.dev/app=rotating")
+    asked = function["metadata"]["annotations"]["nodus.dev/refresh-secrets-requested-at"]
+    assert function["status"]["handledRequests"]["refresh-secrets"] == asked
+    # A pinned version stays, and a single key may come under another name.
+    patch = {
+        "spec": {
+            "secrets": [{"name": "rotated", "version": 1}],
+            "env": [{"name": "OTHER", "valueFrom": {"secretKeyRef": {"name": "rotated", "key": "WORD"}}}],
+        }
+    }
+    system.kubectl("patch", "function", "rotating-tell", "--type=merge", "-p", json.dumps(patch))
+    await eventually(lambda: system.python(call).strip() == "first-word", within=90)
+    system.nodus("delete", "app/rotating")
