@@ -2,13 +2,14 @@
 
 Joins the words of `build_image_contract.py` to `runtime/image_builder.py`. What the steps print goes to the API while
 they run; a second try of the activity has a log of its own behind the first one's. `collect_images` is the loop that
-takes images away which no Image names any more.
+takes images away which no Function names any more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+from asyncio import FIRST_COMPLETED
 from pathlib import Path
 
 import structlog
@@ -22,6 +23,8 @@ from runtime.image_steps import steps_of
 from runtime.logs import Chunk
 
 HEARTBEAT_SECONDS = 5.0
+WANTED_SECONDS = 10.0
+"""Between two looks whether a build is still wanted; one that is not goes on for so long."""
 
 log = structlog.get_logger(__name__)
 
@@ -42,15 +45,27 @@ class BuildImageActivities:
         except ApiRefusedError as error:
             return ImageBuilt(outcome=SUPERSEDED, message=str(error))
         building = asyncio.create_task(self._build(given, plan))
+        watching = asyncio.create_task(self._unwanted(given))
         try:
-            while not building.done():
+            while not building.done() and not watching.done():
                 activity.heartbeat()
-                await asyncio.wait((building,), timeout=HEARTBEAT_SECONDS)
+                await asyncio.wait((building, watching), timeout=HEARTBEAT_SECONDS, return_when=FIRST_COMPLETED)
         finally:
-            if not building.done():
-                building.cancel()
-                await asyncio.gather(building, return_exceptions=True)
-        return building.result()
+            for task in (building, watching):
+                task.cancel()
+            await asyncio.gather(building, watching, return_exceptions=True)
+        return watching.result() if building.cancelled() else building.result()
+
+    async def _unwanted(self, given: BuildImageInput) -> ImageBuilt:
+        """Returns when nobody waits for the build any more, because its Image was deleted or changed."""
+        while True:
+            await asyncio.sleep(WANTED_SECONDS)
+            try:
+                await self._api.image_plan(given.image_uid, given.generation)
+            except ApiRefusedError as error:
+                return ImageBuilt(outcome=SUPERSEDED, message=str(error))
+            except ApiUnavailableError as error:
+                log.info("whether a build is still wanted is not known", image=given.image_uid, problem=str(error))
 
     async def _build(self, given: BuildImageInput, plan: ImagePlan) -> ImageBuilt:
         name = f"{given.image_uid}.{secrets.token_hex(4)}"
@@ -92,7 +107,7 @@ class BuildImageActivities:
 
 
 async def collect_images(host: Host, api: NodeApi, *, every_seconds: float, idle_seconds: float) -> None:
-    """Remove images that no Image has named for so long, again and again until cancelled."""
+    """Remove images that no Function names and none has used for so long, again and again until cancelled."""
     while True:
         await asyncio.sleep(every_seconds)
         try:
@@ -100,6 +115,6 @@ async def collect_images(host: Host, api: NodeApi, *, every_seconds: float, idle
         except (ApiUnavailableError, ApiRefusedError) as error:
             log.info("images are not collected now", problem=str(error))
             continue
-        removed = await asyncio.to_thread(host.images.collect, kept, idle_seconds)
+        removed = await host.images.collect(kept, idle_seconds)
         if removed:
             log.info("images removed", keys=removed)

@@ -21,6 +21,7 @@ from controlplane.blobs.signing import BlobAddress
 from controlplane.errors import ApiError, Reason, not_found
 from controlplane.identity.scopes import require_node
 from controlplane.images.builds import BuildReference, NoteStage, RequestBuild
+from controlplane.images.use import image_use
 from controlplane.kinds.image import blobs_of
 from controlplane.kinds.references import digest_of
 from controlplane.machinery.model import ApiModel
@@ -113,10 +114,11 @@ class NodeImageRoutes:
         return Response(status_code=204)
 
     async def named(self, request: Request) -> Response:
-        """Which of a node's images some Image still names."""
+        """Which of a node's images some Function still names; others are built again when one does."""
         require_node(principal(request))
         told = await read_typed(request, KeysReport, _KEYS_BODY_BYTES_MAX)
-        named = {document["status"].get("specHash") for _, document in self._cache.of_kind("Image")}
+        functions = self._cache.of_kind("Function")
+        named = {image_use(key, document, self._cache).environment for key, document in functions}
         return Response(orjson.dumps({"named": sorted(named.intersection(told.keys))}), media_type="application/json")
 
     def _image(self, uid: str) -> tuple[Key, Document]:

@@ -243,10 +243,10 @@ class Settings(BaseSettings):
         description="Hosts, in a JSON list, that steps which install packages may reach, by https; others reach none.",
     )
     image_collect_seconds: float = Field(
-        default=600.0, description="Between two looks of a node for built images that no Image names."
+        default=600.0, description="Between two looks of a node for built images that no Function names."
     )
     image_idle_seconds: float = Field(
-        default=3_600.0, description="Such an image is kept this long after its last use, for who makes it again."
+        default=86_400.0, description="Such an image is kept this long after its last use, for who runs an App daily."
     )
 
     # Controllers

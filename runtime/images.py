@@ -141,16 +141,19 @@ class ImageStore:
         """The images that are here."""
         return sorted(entry.name for entry in self._directory.iterdir() if _KEY.fullmatch(entry.name))
 
-    def collect(self, kept: frozenset[str], idle_seconds: float) -> list[str]:
+    async def collect(self, kept: frozenset[str], idle_seconds: float) -> list[str]:
         """Remove the images that are not among `kept`, that nobody leases, and that were last used so long ago."""
         before = time.time() - idle_seconds
-        removed = []
-        for key in self.keys():
-            if key in kept or key in self._leases or self.folder(key).stat().st_mtime > before:
-                continue
-            self._remove(key)
-            removed.append(key)
-        return removed
+        gone = [
+            key
+            for key in self.keys()
+            if key not in kept and key not in self._leases and self.folder(key).stat().st_mtime <= before
+        ]
+        # Nothing may lease one of them between the look and the rename, so nothing waits between the two.
+        removing = [self._set_aside(key) for key in gone]
+        for folder in removing:
+            await asyncio.to_thread(trees.remove, folder)
+        return gone
 
     def _check(self, key: str) -> Manifest:
         folder = self.folder(key)
@@ -168,10 +171,14 @@ class ImageStore:
         return manifest
 
     def _remove(self, key: str) -> None:
+        trees.remove(self._set_aside(key))
+
+    def _set_aside(self, key: str) -> Path:
+        """Make the image missing at once; where its files are until they are deleted."""
         self._checked.pop(key, None)
         removing = self._directory / f".{key}.removing"
         self.folder(key).rename(removing)
-        trees.remove(removing)
+        return removing
 
 
 def _loaded(path: Path) -> Mapping[str, Any]:

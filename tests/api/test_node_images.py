@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -140,8 +141,10 @@ async def test_a_lost_image_is_built_again_once(project: ServedApi, node: httpx.
     assert not await project.core.writer.write(RequestBuild(key, "img_0", BUILT.digest, "another"))
 
 
-async def test_images_that_are_named_are_told(project: ServedApi, node: httpx.AsyncClient) -> None:
+async def test_images_that_functions_name_are_told(project: ServedApi, node: httpx.AsyncClient) -> None:
     await settle(project, await image(project))
+    await settle(project, await image(project, "unnamed"), replace(BUILT, key="image-" + "1" * 20))
+    await project.function(image=None, imageRef="img")
     keys = [BUILT.key, "image-" + "1" * 20]
     answer = await node.post("/node/v1/named-images", json={"keys": keys})
     assert answer.json() == {"named": [BUILT.key]}

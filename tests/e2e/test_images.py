@@ -105,6 +105,17 @@ async def test_a_build_can_be_asked_for_again(system: System) -> None:
     await eventually(later, within=120)
 
 
+async def test_a_deleted_image_is_not_built_any_longer(system: System) -> None:
+    with system.http() as client:
+        spec = {"base": "nodus/python:3.11", "steps": [{"run": ["echo waiting; sleep 1000"]}]}
+        assert client.post(f"{OBJECTS}/images", json={"metadata": {"name": "endless"}, "spec": spec}).status_code == 201
+    await eventually(lambda: "waiting" in system.nodus("logs", "image/endless"), within=120)
+    folder = system.data_dir / "environments"
+    assert list(folder.glob(".image-*.building"))
+    system.nodus("delete", "image/endless")
+    await eventually(lambda: not list(folder.glob(".image-*.building")), within=60)
+
+
 def test_what_no_node_can_build_is_refused_with_a_way_out(system: System) -> None:
     program = """
 import nodus

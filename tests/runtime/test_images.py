@@ -262,11 +262,11 @@ async def test_what_a_dead_node_was_building_is_removed_at_the_start(tmp_path: P
 async def test_only_what_nobody_needs_is_collected(host: Host, build: Build) -> None:
     built = await build({"run": ["echo a > a"]})
     store = host.images
-    assert store.collect(frozenset(), idle_seconds=3_600) == []
-    assert store.collect(frozenset({built.key}), idle_seconds=-1) == []
+    assert await store.collect(frozenset(), idle_seconds=3_600) == []
+    assert await store.collect(frozenset({built.key}), idle_seconds=-1) == []
     with store.lease(built.key):
-        assert store.collect(frozenset(), idle_seconds=-1) == []
-    assert store.collect(frozenset(), idle_seconds=-1) == [built.key]
+        assert await store.collect(frozenset(), idle_seconds=-1) == []
+    assert await store.collect(frozenset(), idle_seconds=-1) == [built.key]
     with pytest.raises(ImageMissingError):
         await store.manifest(built.key)
 
