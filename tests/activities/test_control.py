@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -175,9 +176,18 @@ async def test_a_restart_request_replaces_the_workers_and_is_acknowledged(contro
     assert (await world.until_function(handledRequests__restart=asked))["handledRequests"] == {"restart": asked}
 
 
+def change_its_spec(function: Document) -> None:
+    function["spec"]["env"] = [{"name": "FIXED", "value": "1"}]
+
+
+def request_a_restart(function: Document) -> None:
+    function["metadata"].setdefault("annotations", {})["nodus.dev/restart-requested-at"] = "2026-11-29T12:00:00Z"
+
+
 @pytest.mark.case("C54")
+@pytest.mark.parametrize("heal", [change_its_spec, request_a_restart])
 async def test_a_version_that_does_not_start_fails_its_calls_and_the_next_one_heals(
-    control_world: ControlWorld,
+    control_world: ControlWorld, heal: Callable[[Document], None]
 ) -> None:
     world = control_world
     broken = True
@@ -195,7 +205,7 @@ async def test_a_version_that_does_not_start_fails_its_calls_and_the_next_one_he
     assert "before its first claim" in told["message"]
     assert len(world.node.attempts) == 2
     broken = False
-    await world.change("Function", "f", lambda f: f["spec"].update(env=[{"name": "FIXED", "value": "1"}]))
+    await world.change("Function", "f", heal)
     await world.until_function(phase="Running")
     assert (await world.until_ended(await world.call()))["phase"] == "Succeeded"
 
