@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import orjson
 
+from controlplane.machinery.quantities import quantity_bytes, quantity_milli
 from runtime.logs import Chunk, SinkRefusedError, SinkUnavailableError
 
 MESSAGE_CHARACTERS_MAX = 1_000
@@ -40,7 +41,10 @@ class LeasedImage:
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """What an attempt is to run, and the token that speaks for it. Held in memory only."""
+    """What an attempt is to run, and the token that speaks for it. Held in memory only.
+
+    `memory_bytes` and `cpus` are what the Function asks for at least; None when it does not say.
+    """
 
     token: str
     project: str
@@ -50,6 +54,8 @@ class Lease:
     variables: tuple[tuple[str, str], ...]
     directory: str | None
     image: LeasedImage | None = None
+    memory_bytes: int | None = None
+    cpus: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +79,7 @@ class NodeApi:
         Raises ApiUnavailableError or ApiRefusedError.
         """
         told = await self._post(f"/node/v1/attempts/{attempt_uid}/lease", {"epoch": epoch})
+        resources = told.get("resources") or {}
         return Lease(
             token=told["token"],
             project=told["project"],
@@ -82,6 +89,8 @@ class NodeApi:
             variables=tuple((name, value) for name, value in told.get("env") or ()),
             directory=told.get("workingDir") or None,
             image=LeasedImage(**told["image"]) if told.get("image") else None,
+            memory_bytes=quantity_bytes(resources["memory"]) if "memory" in resources else None,
+            cpus=quantity_milli(resources["cpu"]) / 1_000 if "cpu" in resources else None,
         )
 
     async def report_phase(self, attempt_uid: str, epoch: int, phase: str, guarantees: Mapping[str, Any]) -> None:

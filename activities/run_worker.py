@@ -188,6 +188,9 @@ class RunWorkerActivities:
             variables=lease.variables,
             directory=lease.directory,
             image=lease.image.key if lease.image is not None else None,
+            memory_bytes_max=self._memory_bytes_max(lease),
+            cpus_least=lease.cpus or None,
+            cpus_max=(lease.cpus or 0) * self._settings.worker_cpu_factor or None,
         )
 
         async def sink(chunk: Chunk) -> None:
@@ -200,6 +203,12 @@ class RunWorkerActivities:
         elif running.stop_asked:
             supervisor.drain(running.stop_seconds_max)
         return await supervisor.run(self._host.attempt_directory(uid))
+
+    def _memory_bytes_max(self, lease: Lease) -> int | None:
+        """The smaller of what the Function's floor allows and the host's own limit of a worker, where there is one."""
+        settings = self._settings
+        by_spec = int((lease.memory_bytes or 0) * settings.worker_memory_factor)
+        return min((limit for limit in (by_spec, settings.worker_memory_bytes_max) if limit), default=None)
 
     def _tell_phase(self, running: _Running, phase: Phase) -> None:
         """Show the phase in heartbeats and to the API; a phase that cannot be told is overtaken by the next."""

@@ -223,6 +223,18 @@ class Settings(BaseSettings):
     worker_memory_bytes_max: int = Field(
         default=0, description="Hard limit of one worker's memory; 0 leaves it to the limit of all."
     )
+    worker_memory_factor: float = Field(
+        default=2.0,
+        ge=0,
+        description="A worker is ended at this many times `spec.resources.memory`, files in memory included, since "
+        "that is what it gets at least; 0 leaves it to the other limits.",
+    )
+    worker_cpu_factor: float = Field(
+        default=0,
+        ge=0,
+        description="A worker gets at most this many times `spec.resources.cpu`; 0 lets it use what no other wants, "
+        "and only shares it by what each asks for.",
+    )
     workers_memory_bytes_max: int = Field(
         default=0, description="Hard limit of all workers of a host together; 0 takes 9/10 of its memory."
     )

@@ -45,6 +45,8 @@ class Guarantees:
     """Whether two workers are two users to the kernel."""
     memory: Literal["hard", "none"]
     pids: Literal["hard", "none"]
+    cpu: Literal["shared", "none"]
+    """Whether each gets its part of the processors when all want them."""
     network: Literal["none"] = "none"
     filter_sha256: str
     """Of the seccomp program."""
@@ -96,6 +98,7 @@ def _guarantees(tools: Tools, uid: int | None, limited: frozenset[str]) -> Guara
         uid="shared" if uid is None else "per_attempt",
         memory="hard" if "memory" in limited else "none",
         pids="hard" if "pids" in limited else "none",
+        cpu="shared" if "cpu" in limited else "none",
         filter_sha256=sha256(tools.filter).hexdigest(),
         missing=tuple(missing),
     )

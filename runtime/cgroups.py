@@ -5,7 +5,7 @@ the node hold for its workers too, and leftovers of a crash are found by name. W
 to write (an unprivileged server, a container with a read-only tree, a version 2 group that may not delegate because
 it holds processes itself) there are no limits, `Cgroups.limits` says which exist, and nothing pretends otherwise.
 
-Version 2 with memory and pids controllers is written from the kernel's documentation and has not run on such a host
+Version 2 with controllers is written from the kernel's documentation and has not run on such a host
 yet.
 """
 
@@ -18,15 +18,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-_CONTROLLERS = ("memory", "pids")
+_CONTROLLERS = ("memory", "pids", "cpu")
+_CPU_PERIOD_MICROSECONDS = 100_000
+"""The kernel's own default; a group gets its processor time once in each."""
+_SHARES_PER_CPU = 1_024
+_SHARES_MIN, _SHARES_MAX = 2, 262_144
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Caps of one group; None leaves the resource to the group above."""
+    """Caps of one group; None leaves the resource to the group above.
+
+    `cpus_least` is what it gets when all want the processors, in processors; `cpus_max` is more than it ever gets.
+    """
 
     memory_bytes_max: int | None = None
     pids_max: int | None = None
+    cpus_least: float | None = None
+    cpus_max: float | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +89,7 @@ class Cgroups:
 
     @property
     def limits(self) -> frozenset[str]:
-        """The controllers that can limit a worker on this host: a subset of memory and pids."""
+        """The controllers that can limit a worker on this host: a subset of memory, pids and cpu."""
         return frozenset(name for hierarchy in self._hierarchies for name in hierarchy.controllers)
 
     def create(self, name: str, limits: Limits) -> Cgroup:
@@ -173,11 +182,26 @@ def _delegated(own: Path, folder: Path, controllers: tuple[str, ...]) -> tuple[s
 
 
 def _limit(folder: Path, hierarchy: _Hierarchy, limits: Limits) -> None:
-    names = {1: ("memory.limit_in_bytes", "pids.max"), 2: ("memory.max", "pids.max")}[hierarchy.version]
-    values = (limits.memory_bytes_max, limits.pids_max)
-    for controller, name, value in zip(_CONTROLLERS, names, values, strict=True):
-        if value is not None and controller in hierarchy.controllers:
-            (folder / name).write_text(str(value))
+    for controller, name, value in _settings(limits, hierarchy.version):
+        if controller in hierarchy.controllers:
+            (folder / name).write_text(value)
+
+
+def _settings(limits: Limits, version: int) -> Iterable[tuple[str, str, str]]:
+    """(controller, file, content) for each limit that is set, in the order in which they are written."""
+    if limits.memory_bytes_max is not None:
+        yield "memory", {1: "memory.limit_in_bytes", 2: "memory.max"}[version], str(limits.memory_bytes_max)
+    if limits.pids_max is not None:
+        yield "pids", "pids.max", str(limits.pids_max)
+    if limits.cpus_least is not None:
+        shares = min(_SHARES_MAX, max(_SHARES_MIN, round(limits.cpus_least * _SHARES_PER_CPU)))
+        # The kernel's documented conversion between the two scales, [2, 262144] and [1, 10000].
+        weight = 1 + (shares - _SHARES_MIN) * 9_999 // (_SHARES_MAX - _SHARES_MIN)
+        yield "cpu", *{1: ("cpu.shares", str(shares)), 2: ("cpu.weight", str(weight))}[version]
+    if limits.cpus_max is not None:
+        quota = max(1_000, round(limits.cpus_max * _CPU_PERIOD_MICROSECONDS))
+        both = {1: ("cpu.cfs_quota_us", str(quota)), 2: ("cpu.max", f"{quota} {_CPU_PERIOD_MICROSECONDS}")}
+        yield "cpu", *both[version]
 
 
 def _kill_all(folder: Path) -> None:

@@ -142,7 +142,8 @@ async def open_host(
         tools = sandbox.find_tools(environ)
         cgroups = open_cgroups(instance_name(directory))
         cgroups.reap()
-        cgroups.limit_all(Limits(memory_bytes_max=limits.all_memory_bytes_max))
+        # All workers together weigh what the host has: without this they would be one process among many.
+        cgroups.limit_all(Limits(memory_bytes_max=limits.all_memory_bytes_max, cpus_least=os.cpu_count()))
         uv = find_uv(environ)
         locator = PythonLocator(environ, uv)
         images = ImageStore(environments)

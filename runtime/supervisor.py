@@ -45,6 +45,8 @@ class WorkerPlan:
     directory: str | None = None
     image: str | None = None
     memory_bytes_max: int | None = None
+    cpus_least: float | None = None
+    cpus_max: float | None = None
 
 
 class Phase(Enum):
@@ -184,7 +186,10 @@ class WorkerSupervisor:
         """Open everything the worker needs, on `stack`, and start it."""
         identity, limits = self._plan.identity, self._host.limits
         caps = Limits(
-            memory_bytes_max=self._plan.memory_bytes_max or limits.worker_memory_bytes_max, pids_max=limits.pids_max
+            memory_bytes_max=self._plan.memory_bytes_max or limits.worker_memory_bytes_max,
+            pids_max=limits.pids_max,
+            cpus_least=self._plan.cpus_least,
+            cpus_max=self._plan.cpus_max,
         )
         template = worker_template(environment, limits)
         variables, refused = worker_variables(identity, (*environment.variables, *self._plan.variables))

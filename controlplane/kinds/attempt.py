@@ -157,6 +157,9 @@ class AttemptGuarantees(ApiModel):
     uid: Literal["per_attempt", "shared"] = Field(description="Whether two workers are two users to the kernel.")
     memory: Literal["hard", "none"] = Field(description="Whether its memory is limited.")
     pids: Literal["hard", "none"] = Field(description="Whether its processes are limited.")
+    cpu: Literal["shared", "none"] = Field(
+        default="none", description="Whether it gets its part of the processors when all want them."
+    )
     network: Literal["none"] = Field(description="What it reaches beyond its own loopback.")
     filter_sha256: str = Field(
         max_length=64, pattern=r"^[0-9a-f]{64}$", description="Of the filter over its system calls."

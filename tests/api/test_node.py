@@ -17,6 +17,7 @@ GUARANTEES = {
     "uid": "shared",
     "memory": "none",
     "pids": "hard",
+    "cpu": "shared",
     "network": "none",
     "filterSha256": "ab" * 32,
     "missing": ["no limit on memory"],

@@ -128,6 +128,21 @@ async def test_a_followed_log_shows_lines_as_they_are_printed(pool: System) -> N
         await eventually(lambda: "said while somebody looks" in log(), within=30)
 
 
+async def test_a_worker_that_outgrows_its_memory_is_told_apart_from_one_that_exits(pool: System) -> None:
+    assert call(pool, "eat", 1 << 20) == str(1 << 20)
+    name = pool.python('import nodus; print(nodus.Function.from_name("pool", "eat").spawn(2 << 30).name)').strip()
+
+    def ended() -> list[dict[str, Any]]:
+        found = [one["status"] for one in attempts(pool, "pool-eat").values()]
+        return [one for one in found if one["phase"] == "Failed"]
+
+    [first, *_] = await eventually(ended, within=60)
+    assert (first["reason"], first["signal"], "exitCode" in first) == ("OutOfMemory", 9, False)
+    assert "more memory than" in first["message"]
+    assert first["guarantees"]["memory"] == "hard"
+    pool.nodus("cancel", f"functioncall/{name}")
+
+
 @contextmanager
 def followed(system: System, what: str) -> Iterator[Any]:
     """`nodus logs -f`, and what it has printed so far."""

@@ -152,6 +152,20 @@ async def test_a_process_that_outgrows_its_memory_is_counted_by_its_group(start:
     assert cgroups.create("one", Limits()).out_of_memory_kills() == 1
 
 
+async def test_a_process_gets_no_more_of_the_processors_than_it_may(start: Start) -> None:
+    source = """
+        import time
+        until = time.monotonic() + 1
+        while time.monotonic() < until:
+            pass
+        print(time.process_time())
+    """
+    process = await start(source, Limits(cpus_least=0.1, cpus_max=0.2))
+    await process.wait()
+    # Two tenths of the second it spun, and what its interpreter took to start within the same limit.
+    assert float(os.read(process.stdout, 100)) < 0.5
+
+
 async def test_files_in_memory_count_as_memory(start: Start, cgroups: Cgroups) -> None:
     process = await start("open('/tmp/x', 'wb').write(bytes(1 << 20) * 200)", Limits(memory_bytes_max=64 << 20))
     await process.wait()

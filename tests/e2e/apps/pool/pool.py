@@ -20,3 +20,9 @@ def say(text: str) -> str:
     """Print, and tell on which worker."""
     print("said", text)
     return os.environ["NODUS_ATTEMPT"]
+
+
+@app.function(timeout="60s", max_workers=1, memory="256Mi")
+def eat(size_bytes: int) -> int:
+    """Take memory."""
+    return len(bytearray(size_bytes))
