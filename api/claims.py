@@ -26,6 +26,7 @@ from controlplane.calls.outcomes import CallRules
 from controlplane.calls.reports import BlobPresence, Redactor, ReportLimits, parse_claim, prepare_reports
 from controlplane.calls.waiting import WaitingClaims
 from controlplane.calls.wants import Claimant, Want, WantAnswer
+from controlplane.clock import Clock
 from controlplane.errors import ApiError, Reason
 from controlplane.identity.principal import AttemptBinding, Principal
 from controlplane.settings import Settings
@@ -51,12 +52,14 @@ class ClaimsRoute:
         writer: Writer,
         waiting: WaitingClaims,
         settings: Settings,
+        clock: Clock,
         blob_present: BlobPresence,
         redactor: Redactor,
         late: LateReports,
     ) -> None:
         self._writer = writer
         self._waiting = waiting
+        self._clock = clock
         self._intake = ClaimIntake(settings.claims_buffered_bytes_max)
         self._body_seconds_max = settings.claim_body_seconds_max
         self._draining_seconds = settings.draining_claim_seconds
@@ -76,7 +79,10 @@ class ClaimsRoute:
         with self._intake.entry(binding.attempt) as count:
             applied = await self._apply(request, caller.org, binding, count)
         answer = await self._answer(request, applied)
-        return Response(orjson.dumps({"calls": answer.calls, "cancel": answer.cancel}), media_type="application/json")
+        # The node moves the deadlines into the time of its host (`runtime/deadlines.py`).
+        now = {"nodus-now": f"{self._clock.now().timestamp():.6f}"}
+        content = orjson.dumps({"calls": answer.calls, "cancel": answer.cancel})
+        return Response(content, headers=now, media_type="application/json")
 
     async def _apply(
         self, request: Request, org: str, binding: AttemptBinding, count: Callable[[int], None]

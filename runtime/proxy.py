@@ -2,9 +2,9 @@
 
 Each attempt has a listener of its own, so the socket says who is asking; whatever the worker claims to be is removed
 and the attempt's token put in. Requests are parsed and written anew, so no trick of framing passes; answers go
-through as the API sent them. The proxy also watches claims: the first one means that the worker is ready, the final
-one that it has nothing left to run, and a claim held open while the worker must leave is answered here, because the
-worker does not wake from it by itself.
+through as the API sent them, but for the deadlines of calls (`deadlines.py`). The proxy also watches claims: the first
+one means that the worker is ready, the final one that it has nothing left to run, and a claim held open while the
+worker must leave is answered here, because the worker does not wake from it by itself.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import cast
 import httptools
 
 from runtime.answers import status_answer, unavailable
+from runtime.deadlines import DeadlineMover
 from runtime.unix_sockets import bind_socket
 from runtime.upstream import ApiPool, Upstream
 
@@ -116,6 +117,7 @@ class Client(asyncio.Protocol):
         self._outgoing: list[bytes] = []
         self._claim: bytearray | None = None
         self._claim_cut = False
+        self._deadlines: DeadlineMover | None = None
 
     # The event loop's side.
 
@@ -197,7 +199,7 @@ class Client(asyncio.Protocol):
             return
         method = self._parser.get_method()
         if method == b"POST" and path.endswith(b"/claims"):
-            self._claim = bytearray()
+            self._claim, self._deadlines = bytearray(), DeadlineMover()
         framing = b"transfer-encoding: chunked\r\n" if self._chunked else b""
         head = [method, b" ", self._target, b" HTTP/1.1\r\n", self._proxy.identity, *self._headers, framing, b"\r\n"]
         self._borrow(method)
@@ -274,10 +276,12 @@ class Client(asyncio.Protocol):
     def answer_bytes(self, data: bytes) -> None:
         """Pass a piece of the API's answer on."""
         self._answered = True
-        self._write(data)
+        self._write(data if self._deadlines is None else self._deadlines.feed(data))
 
     def answer_complete(self, status: int) -> None:
         """The API has answered in full; with the request still under way, the connection is out of step."""
+        if self._deadlines is not None:
+            self._write(self._deadlines.rest())
         upstream, self._upstream = self._upstream, None
         self._proxy.api_away = status in _TRY_LATER
         if not self._received and upstream is not None:

@@ -123,6 +123,7 @@ def _claims(core: Core) -> SubresourceHandler:
         writer=core.writer,
         waiting=core.waiting,
         settings=core.settings,
+        clock=core.clock,
         blob_present=core.blobs.exists,
         redactor=core.secrets.redactor,
         late=LateReports(core.writer, core.settings, core.clock),

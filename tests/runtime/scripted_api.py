@@ -13,8 +13,10 @@ import io
 import json
 import socket
 import tarfile
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import uvicorn
@@ -44,6 +46,8 @@ class ScriptedApi:
     heads: list[dict[str, str]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     held: int = 0
+    ahead_seconds: float = 0.0
+    """By how much the worker's host is ahead of this server."""
     url: str = ""
     closing: bool = False
     node_token: str = "the-node"
@@ -94,7 +98,12 @@ class ScriptedApi:
             if await request.is_disconnected():
                 return Response(status_code=204)  # Nobody is left to take a call.
         taken = [self.queue.pop(0) for _ in range(min(body["max"], len(self.queue)))]
-        return JSONResponse({"calls": taken, "cancel": []})
+        now = time.time() - self.ahead_seconds
+        for call in taken:
+            if "may_run_seconds" in call:
+                deadline = datetime.fromtimestamp(now + call.pop("may_run_seconds"), UTC)
+                call["deadline"] = deadline.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return JSONResponse({"calls": taken, "cancel": []}, headers={"nodus-now": f"{now:.6f}"})
 
     async def cancel(self, request: Request) -> Response:
         body = await request.json()
