@@ -188,7 +188,7 @@ class RunWorkerActivities:
             variables=lease.variables,
             directory=lease.directory,
             image=lease.image.key if lease.image is not None else None,
-            memory_bytes_max=self._memory_bytes_max(lease),
+            memory_bytes_max=memory_bytes_max(lease, self._settings),
             cpus_least=lease.cpus or None,
             cpus_max=(lease.cpus or 0) * self._settings.worker_cpu_factor or None,
         )
@@ -204,12 +204,6 @@ class RunWorkerActivities:
             supervisor.drain(running.stop_seconds_max)
         return await supervisor.run(self._host.attempt_directory(uid))
 
-    def _memory_bytes_max(self, lease: Lease) -> int | None:
-        """The smaller of what the Function's floor allows and the host's own limit of a worker, where there is one."""
-        settings = self._settings
-        by_spec = int((lease.memory_bytes or 0) * settings.worker_memory_factor)
-        return min((limit for limit in (by_spec, settings.worker_memory_bytes_max) if limit), default=None)
-
     def _tell_phase(self, running: _Running, phase: Phase) -> None:
         """Show the phase in heartbeats and to the API; a phase that cannot be told is overtaken by the next."""
         running.phase = phase.value
@@ -223,6 +217,12 @@ class RunWorkerActivities:
             await self._api.report_phase(given.attempt_uid, given.epoch, phase.value, guarantees)
         except (ApiUnavailableError, ApiRefusedError) as error:
             log.info("a phase was not told", attempt=given.attempt_uid, phase=phase.value, problem=str(error))
+
+
+def memory_bytes_max(lease: Lease, settings: Settings) -> int | None:
+    """The smaller of what the Function's floor allows and the host's own limit of a worker; None without either."""
+    by_spec = int((lease.memory_bytes or 0) * settings.worker_memory_factor)
+    return min((limit for limit in (by_spec, settings.worker_memory_bytes_max) if limit), default=None)
 
 
 def worker_exit(report: WorkerReport) -> WorkerExit:

@@ -21,7 +21,8 @@ from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.common import RetryPolicy
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from activities.run_worker import worker_exit
+from activities.node_api import Lease
+from activities.run_worker import memory_bytes_max, worker_exit
 from activities.run_worker_contract import (
     DRAINED,
     EXITED,
@@ -38,6 +39,7 @@ from activities.run_worker_contract import (
     WorkerExit,
     node_task_queue,
 )
+from controlplane.settings import Settings
 from runtime.process import Ending
 from runtime.supervisor import WorkerReport
 from tests.fixtures.eventually import eventually
@@ -250,6 +252,30 @@ KILLED_BY_KERNEL = Ending(exit_code=None, signal=9, ran_seconds=1.5)
 )
 def test_each_report_has_one_word(told: WorkerReport, outcome: str) -> None:
     assert worker_exit(told).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("floor", "factor", "host", "limit"),
+    [
+        (100, 2.0, 0, 200),
+        (100, 1.5, 0, 150),
+        (100, 2.0, 120, 120),
+        (100, 2.0, 900, 200),
+        (100, 0.0, 0, None),
+        (100, 0.0, 900, 900),
+        (None, 2.0, 0, None),
+        (None, 2.0, 900, 900),
+    ],
+)
+def test_a_workers_memory_ends_at_the_smaller_of_its_functions_and_its_hosts_limit(
+    floor: int | None, factor: float, host: int, limit: int | None
+) -> None:
+    lease = Lease(
+        token="t", project="p", function="f", concurrency=1, python="3.12", variables=(), directory=None,
+        memory_bytes=floor,
+    )  # fmt: skip
+    settings = Settings(worker_memory_factor=factor, worker_memory_bytes_max=host)
+    assert memory_bytes_max(lease, settings) == limit
 
 
 def test_a_worker_that_ended_before_it_claimed_says_where_to_look() -> None:
