@@ -23,6 +23,7 @@ UNITS = (
     "usd",
     "max",
     "fraction",
+    "factor",
     "size",
     "default",
     "per_hour",
