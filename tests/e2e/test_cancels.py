@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -60,7 +62,7 @@ print(json.dumps(ends))
 """
 SPAWN = """
 import nodus
-function = nodus.Function.from_name("stopped", "{function}")
+function = nodus.Function.from_name("{app}", "{function}")
 print(*(function.spawn(seconds).name for seconds in {lengths}))
 """
 CANCEL = """
@@ -77,8 +79,8 @@ def stopped(shared_system: System) -> Iterator[System]:
     shared_system.nodus("delete", "app/stopped")
 
 
-def spawn(system: System, function: str, *lengths: float) -> list[str]:
-    return system.python(SPAWN.format(function=function, lengths=list(lengths))).split()
+def spawn(system: System, function: str, *lengths: float, app: str = "stopped") -> list[str]:
+    return system.python(SPAWN.format(app=app, function=function, lengths=list(lengths))).split()
 
 
 def call(system: System, name: str) -> dict[str, Any]:
@@ -126,3 +128,44 @@ async def test_a_thread_that_goes_on_ends_with_its_worker_after_its_neighbours_h
     assert (call(stopped, beside)["phase"], call(stopped, beside)["recoveries"]) == ("Succeeded", 0)
     assert call(stopped, cancelled)["phase"] in ("Cancelling", "Cancelled")
     await until(stopped, cancelled, "Cancelled")
+
+
+WAIT = """
+import nodus
+try:
+    nodus.FunctionCall.from_name("{name}").get(timeout=60)
+except nodus.errors.FunctionCallFailed as error:
+    print(error.reason)
+"""
+
+
+async def test_deleting_a_call_a_function_or_an_app_ends_what_runs_and_what_waits(stopped: System) -> None:
+    stopped.nodus("deploy", str(APPS / "doomed" / "doomed.py"))
+    names = {function: spawn(stopped, function, 200, 200, 200, app="doomed") for function in ("first", "second")}
+    for runs, *_ in names.values():
+        await until(stopped, runs, "Running")
+    runs, waits, last = names["first"]
+    waiter = subprocess.Popen(
+        [sys.executable, "-c", WAIT.format(name=runs)], env=stopped.environment, stdout=subprocess.PIPE, text=True
+    )
+    stopped.kubectl("delete", "functioncall", waits, "--timeout=60s")
+    stopped.kubectl("delete", "functioncall", runs, "--timeout=60s")
+    # Whether it was still there when the waiter began to look, or not, it ends.
+    assert waiter.communicate(timeout=60)[0].strip() in ("Cancelled", "")
+    for name in (runs, waits):
+        assert "not found" in stopped.run("kubectl", "get", "functioncall", name, check=False).stderr
+    await until(stopped, last, "Running")
+    stopped.kubectl("delete", "function", "doomed-first", "--timeout=60s")
+    stopped.kubectl("delete", "app", "doomed", "--timeout=60s")
+    for name in (last, *names["second"]):
+        end = call(stopped, name)
+        assert (end["phase"], end["reason"]) == ("Failed", "FunctionDeleted")
+
+    def workers() -> set[str]:
+        return {
+            attempt["status"]["phase"]
+            for attempt in stopped.objects("attempts")
+            if attempt["metadata"]["labels"].get("nodus.dev/app") == "doomed"
+        }
+
+    await eventually(lambda: workers() <= {"Cancelled", "Succeeded", "Failed"}, within=60)
