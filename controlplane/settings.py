@@ -247,6 +247,9 @@ class Settings(BaseSettings):
     image_disk_bytes_max: int = Field(
         default=20 << 30, description="Disk of one build, with what it downloads; the largest frameworks take half."
     )
+    image_memory_bytes_max: int = Field(
+        default=4 << 30, description="Hard limit of one build's memory; compilers of the largest packages take half."
+    )
     image_index_url: str = Field(
         default="", description="Package index of steps that name none; empty takes https://pypi.org/simple."
     )

@@ -37,6 +37,8 @@ from runtime.uids import lease_uid
 RECIPE = 1
 """Raise it when the way images are built changes; old ones are then built anew."""
 WATCH_SECONDS = 1.0
+CPUS_LEAST = 1.0
+"""What a build gets beside workers that want all processors, as if it were a worker of one."""
 _EXTRACT_SOURCE = Path(__file__).with_name("image_extract.py")
 _CERTIFICATES = Path("/nodus/certificates.pem")
 _SYSTEM_CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
@@ -62,6 +64,7 @@ class BuildLimits:
     builds_max: int
     seconds_max: float
     disk_bytes_max: int
+    memory_bytes_max: int
     index_url: str
     index_hosts: tuple[str, ...]
 
@@ -211,7 +214,7 @@ class ImageBuilder:
             limits = self._host.limits
             cgroup = self._host.cgroups.create(
                 building.name.strip("."),
-                Limits(memory_bytes_max=limits.worker_memory_bytes_max, pids_max=limits.pids_max),
+                Limits(memory_bytes_max=self._limits.memory_bytes_max, pids_max=limits.pids_max, cpus_least=CPUS_LEAST),
             )
             stack.callback(cgroup.remove)
             proxy = IndexProxy(self._limits.index_hosts, lambda host: logs.note(_refusal(host, self._limits)))

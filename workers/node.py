@@ -169,6 +169,7 @@ def build_limits(settings: Settings) -> BuildLimits:
         builds_max=settings.image_builds_max,
         seconds_max=settings.image_build_seconds_max,
         disk_bytes_max=settings.image_disk_bytes_max,
+        memory_bytes_max=settings.image_memory_bytes_max,
         index_url=settings.image_index_url,
         index_hosts=settings.image_index_hosts,
     )

@@ -33,6 +33,7 @@ LIMITS = BuildLimits(
     builds_max=2,
     seconds_max=180,
     disk_bytes_max=1 << 30,
+    memory_bytes_max=1 << 30,
     index_url="",
     index_hosts=("pypi.org", "files.pythonhosted.org"),
 )
@@ -213,6 +214,12 @@ async def test_a_build_is_held_to_its_disk(build: Build) -> None:
     limits = dataclasses.replace(LIMITS, disk_bytes_max=300 << 20)
     error = await failure(build({"run": ["head -c 400M /dev/zero > big; sleep 60"]}, limits=limits))
     assert "disk" in str(error)
+
+
+async def test_a_build_is_held_to_its_memory(build: Build) -> None:
+    limits = dataclasses.replace(LIMITS, memory_bytes_max=128 << 20)
+    error = await failure(build({"run": ['python -c "b = bytearray(1 << 30)"']}, limits=limits))
+    assert "step 1 (run) used more memory than it may" in str(error)
 
 
 async def test_a_tree_too_deep_to_walk_is_refused_and_removed(host: Host, build: Build) -> None:
