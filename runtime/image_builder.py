@@ -172,11 +172,11 @@ class ImageBuilder:
             return BuiltImage(key=key, digest=found.digest, size_bytes=found.size_bytes, cached=True)
         tell(Stage.BUILDING)
         building = store.building(key)
-        await asyncio.to_thread(trees.remove, building)
+        await trees.to_end(trees.remove, building)
         try:
             manifest = await self._build(building, python, steps, fetch, logs)
             tell(Stage.PUSHING)
-            await asyncio.to_thread(store.publish, key, manifest)
+            await trees.to_end(store.publish, key, manifest)
         except BaseException:
             # Not in a thread: a build that is cancelled must have cleared its disk before the next one begins.
             trees.remove(building)
@@ -197,7 +197,7 @@ class ImageBuilder:
                 logs.note(f"{step.label}")
                 await self._run_step(work, step)
             await self._check_worker(work)
-        return await asyncio.to_thread(self._seal, work)
+        return await trees.to_end(self._seal, work)
 
     @contextlib.asynccontextmanager
     async def _work(
@@ -210,7 +210,7 @@ class ImageBuilder:
             if lease is not None:
                 stack.callback(lease.release)
             uid = lease.uid if lease else None
-            await asyncio.to_thread(_lay_out, building, environment, tops, uid, self._limits)
+            await trees.to_end(_lay_out, building, environment, tops, uid, self._limits)
             limits = self._host.limits
             cgroup = self._host.cgroups.create(
                 building.name.strip("."),

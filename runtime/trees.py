@@ -7,14 +7,17 @@ covers names, kinds, modes, contents and targets, so a tree that changed by a si
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ctypes
 import hashlib
 import os
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar, TypeVarTuple
 
 DEPTH_MAX = 128
 """Folders inside each other. Deeper ones exist to break whoever walks them."""
@@ -23,6 +26,9 @@ _FOLDER_MODE = 0o755
 _BLOCK_BYTES = 512
 _ENTRY_BYTES = 4_096
 """What an entry counts at least, so that a million empty files are not free."""
+
+Made = TypeVar("Made")
+Arguments = TypeVarTuple("Arguments")
 
 
 class TreeRefusedError(Exception):
@@ -105,6 +111,19 @@ def sync_folder(folder: Path) -> None:
 def remove(root: Path) -> None:
     """Delete a tree however deep it is; `shutil.rmtree` would end at the depth of Python's stack."""
     subprocess.run(["rm", "-rf", "--", str(root)], check=True, stdin=subprocess.DEVNULL, capture_output=True)
+
+
+async def to_end(work: Callable[[*Arguments], Made], *arguments: *Arguments) -> Made:
+    """Run what writes to a tree in a thread. Whoever is cancelled meanwhile waits for its end: a thread cannot be
+    stopped, and the tree must not be removed under its hands."""
+    working = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        while not working.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([working])
+        raise
 
 
 def _walk(root: Path) -> Iterator[tuple[Path, os.stat_result]]:
