@@ -63,7 +63,9 @@ class ClaimMutation:
         loaded, loaded_calls = claimant_rows(records)
         attempt = admitted(book.attempt(loaded), self._claimant)
         held = {row.name: row for row in book.see(loaded_calls) if holds(attempt, row)}
-        refused = [report for report in self._body.completed if report.call not in held]
+        # That a call was cancelled is no lost result, and the runtime's word about it often comes first.
+        late = (report for report in self._body.completed if report.call not in held)
+        refused = [report for report in late if report.cause is not Cause.CANCELLED]
         completed = [(held.pop(report.call), report) for report in self._body.completed if report.call in held]
         for row, report in completed:
             self._complete(tx, attempt, row, report)
