@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import orjson
 
 from controlplane.machinery.quantities import quantity_bytes, quantity_milli
 from runtime.logs import Chunk, SinkRefusedError, SinkUnavailableError
+from runtime.supervisor import EgressPlan
 
 MESSAGE_CHARACTERS_MAX = 1_000
 _TRY_LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -53,6 +54,7 @@ class Lease:
     python: str
     variables: tuple[tuple[str, str], ...]
     directory: str | None
+    egress: EgressPlan = field(default_factory=EgressPlan)
     image: LeasedImage | None = None
     memory_bytes: int | None = None
     cpus: float | None = None
@@ -91,6 +93,7 @@ class NodeApi:
             image=LeasedImage(**told["image"]) if told.get("image") else None,
             memory_bytes=quantity_bytes(resources["memory"]) if "memory" in resources else None,
             cpus=quantity_milli(resources["cpu"]) / 1_000 if "cpu" in resources else None,
+            egress=EgressPlan(policy=told["egress"]["policy"], hosts=told["egress"]["hosts"]),
         )
 
     async def report_phase(self, attempt_uid: str, epoch: int, phase: str, guarantees: Mapping[str, Any]) -> None:

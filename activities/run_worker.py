@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import structlog
 from temporalio import activity
@@ -58,6 +59,7 @@ class _Running:
     stop_seconds_max: float | None = None
     stop_asked: bool = False
     kill_reason: str | None = None
+    guarantees: dict[str, Any] = field(default_factory=dict)
     reports: set[asyncio.Task[None]] = field(default_factory=set)
 
     def drain(self, seconds_max: float | None) -> None:
@@ -178,6 +180,7 @@ class RunWorkerActivities:
 
     async def _supervise(self, running: _Running, lease: Lease) -> WorkerReport:
         uid = running.given.attempt_uid
+        running.guarantees = self._host.guarantees.to_json(proxied=lease.egress.proxied)
         identity = WorkerIdentity(
             attempt=uid, project=lease.project, function=lease.function, concurrency=lease.concurrency
         )
@@ -191,6 +194,7 @@ class RunWorkerActivities:
             memory_bytes_max=memory_bytes_max(lease, self._settings),
             cpus_least=lease.cpus or None,
             cpus_max=(lease.cpus or 0) * self._settings.worker_cpu_factor or None,
+            egress=lease.egress,
         )
 
         async def sink(chunk: Chunk) -> None:
@@ -207,14 +211,14 @@ class RunWorkerActivities:
     def _tell_phase(self, running: _Running, phase: Phase) -> None:
         """Show the phase in heartbeats and to the API; a phase that cannot be told is overtaken by the next."""
         running.phase = phase.value
-        task = asyncio.create_task(self._report_phase(running.given, phase))
+        task = asyncio.create_task(self._report_phase(running, phase))
         running.reports.add(task)
         task.add_done_callback(running.reports.discard)
 
-    async def _report_phase(self, given: RunWorkerInput, phase: Phase) -> None:
+    async def _report_phase(self, running: _Running, phase: Phase) -> None:
+        given = running.given
         try:
-            guarantees = self._host.guarantees.to_json()
-            await self._api.report_phase(given.attempt_uid, given.epoch, phase.value, guarantees)
+            await self._api.report_phase(given.attempt_uid, given.epoch, phase.value, running.guarantees)
         except (ApiUnavailableError, ApiRefusedError) as error:
             log.info("a phase was not told", attempt=given.attempt_uid, phase=phase.value, problem=str(error))
 

@@ -20,6 +20,7 @@ from api.typed_bodies import read_typed
 from controlplane.capacity.leases import AttemptLeases, Lease
 from controlplane.identity.scopes import require_node
 from controlplane.kinds.attempt import AttemptGuarantees
+from controlplane.kinds.egress import egress_policy
 from controlplane.logs.rows import LogChunk, LogWriter
 from controlplane.machinery.model import ApiModel
 from controlplane.settings import Settings
@@ -101,6 +102,7 @@ class NodeRoutes:
             "resources": lease.spec.get("resources", {}),
             "workingDir": lease.spec.get("workingDir"),
             "env": list(lease.variables.items()),
+            "egress": egress_policy(lease.spec).to_json(),
         }
         return Response(orjson.dumps(told), media_type="application/json", headers={"Cache-Control": "no-store"})
 

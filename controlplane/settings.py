@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, IPvAnyNetwork, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -262,6 +262,49 @@ class Settings(BaseSettings):
     )
     image_idle_seconds: float = Field(
         default=86_400.0, description="Such an image is kept this long after its last use, for who runs an App daily."
+    )
+
+    # Egress: what workers reach, through the node's proxy (docs/decisions/0022)
+    egress_ports: list[int] = Field(
+        default=[80, 443], description="Ports that an allow-list reaches; its rules name hosts only."
+    )
+    egress_ports_closed: list[int] = Field(
+        default=[25],
+        description="Ports that no policy reaches: a worker must not send mail past the host's own server.",
+    )
+    egress_private_ranges: list[IPvAnyNetwork] = Field(
+        default=[],
+        description="Private ranges that workers may reach all the same, such as 10.20.0.0/16; the names still decide.",
+    )
+    egress_resolv_conf: Path = Field(
+        default=Path("/etc/resolv.conf"),
+        description="How names are looked up for workers; read when the proxy starts, so point it at a stable server.",
+    )
+    egress_connections_max: int = Field(
+        default=128, description="Connections of one worker through the proxy; each holds two descriptors."
+    )
+    egress_head_bytes_max: int = Field(default=16_384, description="Head of one request to the proxy; httpd's limit.")
+    egress_head_seconds_max: float = Field(
+        default=10.0, description="A request must have come by then; nothing but a slow-loris attack takes longer."
+    )
+    egress_connect_seconds_max: float = Field(
+        default=15.0, description="To look a name up and connect to it; clients give up at 30 s or later."
+    )
+    egress_hello_seconds_max: float = Field(
+        default=30.0, description="Until a tunnel has begun its TLS; a client may open one a little ahead."
+    )
+    egress_idle_seconds_max: float = Field(
+        default=900.0,
+        description="A connection on which nothing moves for this long is closed; long polls are shorter.",
+    )
+    egress_bytes_per_second_max: int = Field(
+        default=128 << 20, description="One worker's traffic, both ways together, so that it leaves others some."
+    )
+    egress_lookups_max: int = Field(
+        default=4, description="Names of one worker looked up at once; each holds one of 64 threads of the proxy."
+    )
+    egress_decisions_max: int = Field(
+        default=100, description="Different decisions of the proxy told in one worker's log; the rest is counted."
     )
 
     # Controllers

@@ -47,15 +47,15 @@ class Guarantees:
     pids: Literal["hard", "none"]
     cpu: Literal["shared", "none"]
     """Whether each gets its part of the processors when all want them."""
-    network: Literal["none"] = "none"
     filter_sha256: str
     """Of the seccomp program."""
     missing: tuple[str, ...] = ()
     """What keeps the host from the next level."""
 
-    def to_json(self) -> dict[str, Any]:
-        """As it is told to the API and shown in an Attempt."""
-        told = {**asdict(self), "filterSha256": self.filter_sha256, "missing": list(self.missing)}
+    def to_json(self, *, proxied: bool = False) -> dict[str, Any]:
+        """As it is told to the API and shown in an Attempt; `proxied` for a worker that the egress proxy serves."""
+        network = "proxy" if proxied else "none"
+        told = {**asdict(self), "network": network, "filterSha256": self.filter_sha256, "missing": list(self.missing)}
         del told["filter_sha256"]
         return told
 

@@ -20,6 +20,8 @@ from pathlib import Path
 from runtime import canary, sandbox
 from runtime.canary import Guarantees, Level
 from runtime.cgroups import Cgroups, Limits, open_cgroups
+from runtime.egress.gate import EgressGate
+from runtime.egress.limits import EgressSettings
 from runtime.environments import Environment, Environments, Progress
 from runtime.images import ImageStore
 from runtime.logs import LogLimits
@@ -45,6 +47,7 @@ class HostLimits:
     silence_seconds_max: float
     isolation_min: Level
     logs: LogLimits
+    egress: EgressSettings
     warm_workers_max: int = 0
 
 
@@ -67,6 +70,7 @@ class Host:
         uv: Path,
         cgroups: Cgroups,
         api: ApiPool,
+        egress: EgressGate,
         limits: HostLimits,
         lock: int,
     ) -> None:
@@ -76,6 +80,7 @@ class Host:
         self.uv = uv
         self.cgroups = cgroups
         self.api = api
+        self.egress = egress
         self.limits = limits
         self.own_uids = os.geteuid() == 0
         self.warm = WarmPool(
@@ -121,8 +126,9 @@ class Host:
         """Folders of attempts that a previous node process was running when it died; their processes died with it."""
         return sorted(entry for entry in self._attempts.iterdir() if entry.is_dir())
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Give everything back; no worker may be left."""
+        await self.egress.stop()
         self.api.close()
         self.cgroups.close()
         os.close(self._lock)
@@ -148,10 +154,11 @@ async def open_host(
         locator = PythonLocator(environ, uv)
         images = ImageStore(environments)
         await asyncio.to_thread(images.sweep)
+        interpreter = await asyncio.to_thread(locator.locate, f"{sys.version_info.major}.{sys.version_info.minor}")
         guarantees = await canary.prove(
             tools,
             uid=FIRST_UID if os.geteuid() == 0 else None,
-            interpreter=await asyncio.to_thread(locator.locate, f"{sys.version_info.major}.{sys.version_info.minor}"),
+            interpreter=interpreter,
             cgroups=cgroups,
             directory=directory,
             wanted=limits.isolation_min,
@@ -166,6 +173,7 @@ async def open_host(
             uv=uv,
             cgroups=cgroups,
             api=ApiPool(api_url),
+            egress=EgressGate(tools, interpreter, cgroups, limits.egress),
             limits=limits,
             lock=lock,
         )

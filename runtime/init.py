@@ -4,12 +4,16 @@ It runs under the Function's own interpreter, `python -I -S`, so it is one file,
 on CPython 3.10 to 3.13 and imports as little as it can: every import here delays the worker's first call. It runs
 with the uid of the attempt, so what it reports can be forged by the code beside it, and only about that code itself.
 
-    argv: CONFIG_FD STATUS_FD CONFIG_FD   the worker's start, written by `runtime/process.py::init_config`; never on a
-    command line, where /proc would show it STATUS_FD   lines to the node: `started PID`, then `exited CODE` or
-    `signalled NUMBER` stdin       bytes from the node: `T` passes SIGTERM on; its end means that the node is gone,
-    and everything here ends too
+    argv: CONFIG_FD STATUS_FD
+    CONFIG_FD   the worker's start, written by `runtime/process.py::init_config`; never on a command line, where /proc
+                would show it
+    STATUS_FD   lines to the node: `preparing PID` where something runs before the worker, `unprepared HOW NUMBER` when
+                that failed; `started PID`, then `exited CODE` or `signalled NUMBER`
+    stdin       bytes from the node: `T` passes SIGTERM on; its end means that the node is gone, and everything here
+                ends too
 
-The loopback port exists for signed blob URLs: HTTP clients that know nothing of unix sockets follow them.
+The loopback ports exist for HTTP clients, which know nothing of unix sockets: one leads to the API, which signs blob
+URLs with it, and one to the egress proxy, which the variables of the worker name.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import resource
 import select
 import signal
 import sys
+import time
 
 BRIDGE_CONNECTIONS_MAX = 64
 BRIDGE_CHUNK_BYTES = 65_536
@@ -32,20 +37,29 @@ def main() -> None:
     os.set_inheritable(status_fd, False)
     with open(config_fd, "rb") as config:
         fields = config.read().split(b"\0")
-    directory, port, socket_path, files_max, file_bytes_max, argument_count = fields[:6]
-    arguments = fields[6 : 6 + int(argument_count)]
-    environment = dict(field.split(b"=", 1) for field in fields[6 + int(argument_count) :])
+    directory, bridges, files_max, file_bytes_max, seconds_max, preparation_count, argument_count = fields[:7]
+    first, second = 7 + int(preparation_count), 7 + int(preparation_count) + int(argument_count)
+    preparation, arguments = fields[7:first], fields[first:second]
+    environment = dict(field.split(b"=", 1) for field in fields[second:])
     _lower_limits(int(files_max), int(file_bytes_max))
     wakeup = _watch_signals()
-    listener = _listen(int(port))
-    worker = _start(directory, arguments, environment)
+    doors = []
+    for bridge in bridges.decode().split():
+        port, _, path = bridge.partition("=")
+        doors.append((_listen(int(port)), path))
+    _enter(directory)
+    if preparation:
+        _bridge_all(doors)
+        _prepare(preparation, environment, int(seconds_max), wakeup, status_fd)
+    worker = _start(arguments, environment)
     os.write(status_fd, b"started %d\n" % worker)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: os.kill(worker, signal.SIGTERM))
-    _bridge(listener, socket_path.decode())
-    code = _supervise(worker, wakeup, status_fd)
+    if not preparation:
+        _bridge_all(doors)
+    how, number = _supervise(worker, wakeup, None)
+    if how != "orphaned":
+        os.write(status_fd, b"%s %d\n" % (how.encode(), number))
     # Not sys.exit: bridge threads may be blocked, and nothing here needs a farewell.
-    os._exit(code)
+    os._exit(number if how == "exited" else 128 + number)
 
 
 def _lower_limits(files_max: int, file_bytes_max: int) -> None:
@@ -77,52 +91,87 @@ def _listen(port: int) -> _socket.socket:
     return listener
 
 
-def _start(directory: bytes, arguments: list[bytes], environment: dict[bytes, bytes]) -> int:
-    """Start the worker in `directory` and return its pid; a folder that cannot be entered ends the attempt."""
+def _enter(directory: bytes) -> None:
+    """Make `directory` the working directory; one that cannot be entered ends the attempt."""
     try:
         os.makedirs(directory, exist_ok=True)
         os.chdir(directory)
     except OSError as error:
         print(f"nodus: the working directory cannot be used: {error}", file=sys.stderr)  # noqa: T201
         os._exit(1)
-    return os.posix_spawn(
-        arguments[0],
-        arguments,
-        environment,
-        file_actions=[(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0)],
-        # A Python ignores these two; the worker starts with the default, like a process started from a shell.
-        setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
-    )
 
 
-def _supervise(worker: int, wakeup: int, status_fd: int) -> int:
-    """Wait until the worker has ended and return the exit code to end with."""
+def _prepare(
+    arguments: list[bytes], environment: dict[bytes, bytes], seconds_max: int, wakeup: int, status_fd: int
+) -> None:
+    """Run what must succeed before the worker; its failure ends the attempt."""
+    preparation = _start(arguments, environment)
+    os.write(status_fd, b"preparing %d\n" % preparation)
+    how, number = _supervise(preparation, wakeup, time.monotonic() + seconds_max)
+    if (how, number) != ("exited", 0):
+        os.write(status_fd, b"unprepared %s %d\n" % (how.encode(), number))
+        os._exit(1)
+
+
+def _start(arguments: list[bytes], environment: dict[bytes, bytes]) -> int:
+    """Start a process and return its pid; a program that is not there ends the attempt as a shell would."""
+    spawn = os.posix_spawn if b"/" in arguments[0] else os.posix_spawnp
+    # `posix_spawnp` looks where this process's own PATH says.
+    os.environb[b"PATH"] = environment.get(b"PATH", b"")
+    try:
+        pid = spawn(
+            arguments[0],
+            arguments,
+            environment,
+            file_actions=[(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0)],
+            # A Python ignores these two; the worker starts with the default, like a process started from a shell.
+            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+        )
+    except OSError as error:
+        print(f"nodus: {os.fsdecode(arguments[0])} cannot be started: {error.strerror}", file=sys.stderr)  # noqa: T201
+        os._exit(127)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: os.kill(pid, signal.SIGTERM))
+    return pid
+
+
+def _supervise(worker: int, wakeup: int, until: float | None) -> tuple[str, int]:
+    """Wait until the process has ended and return how: `exited` with its code, or `signalled`, or killed by us, because
+    the node is gone (`orphaned`) or it took too long (`late`), with the signal's number."""
     poll = select.poll()
     poll.register(0, select.POLLIN)
     poll.register(wakeup, select.POLLIN)
     while True:
-        for descriptor, _ in poll.poll():
+        left = None if until is None else max(0.0, until - time.monotonic()) * 1_000
+        happened = poll.poll(left)
+        if not happened:
+            os.kill(worker, signal.SIGKILL)
+            return "late", signal.SIGKILL
+        for descriptor, _ in happened:
             if descriptor == wakeup:
                 os.read(wakeup, 512)
                 continue
             commands = os.read(0, 64)
             if not commands:
                 os.kill(worker, signal.SIGKILL)
-                return 137
+                return "orphaned", signal.SIGKILL
             if b"T" in commands:
                 os.kill(worker, signal.SIGTERM)
         pid, status = os.waitpid(worker, os.WNOHANG)
         if pid == 0:
             continue
         if os.WIFSIGNALED(status):
-            os.write(status_fd, b"signalled %d\n" % os.WTERMSIG(status))
-            return 128 + os.WTERMSIG(status)
-        os.write(status_fd, b"exited %d\n" % os.WEXITSTATUS(status))
-        return os.WEXITSTATUS(status)
+            return "signalled", os.WTERMSIG(status)
+        return "exited", os.WEXITSTATUS(status)
+
+
+def _bridge_all(doors: list[tuple[_socket.socket, str]]) -> None:
+    for listener, path in doors:
+        _bridge(listener, path)
 
 
 def _bridge(listener: _socket.socket, socket_path: str) -> None:
-    """Join every connection to the port with one to the API's socket, two threads each, at most a fixed number."""
+    """Join every connection to the port with one to the socket, two threads each, at most a fixed number."""
     import socket
     import threading
 
@@ -138,7 +187,7 @@ def _bridge(listener: _socket.socket, socket_path: str) -> None:
                 upstream.connect(socket_path)
                 threading.Thread(target=join, args=(client, upstream), daemon=True).start()
             except (OSError, RuntimeError):
-                # The API's socket is away, or the attempt has used up its threads: this one connection fails.
+                # The socket is away, or the attempt has used up its threads: this one connection fails.
                 client.close()
                 upstream.close()
                 free.release()

@@ -20,7 +20,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from runtime import sandbox
@@ -29,6 +29,9 @@ from runtime.sandbox import SandboxSpec, SandboxUnavailableError, Tools
 
 BRIDGE_PORT = 3128
 """Loopback port inside every sandbox that leads to the API; the API names it in the blob URLs it signs for workers."""
+EGRESS_PORT = 3129
+"""Loopback port that leads to the egress proxy; of an attempt that may reach nothing, to nothing."""
+BRIDGES: Mapping[int, Path] = {BRIDGE_PORT: sandbox.API_SOCKET, EGRESS_PORT: sandbox.EGRESS_SOCKET}
 _SETUP_SECONDS_MAX = 30
 _STATUS_BYTES_MAX = 4_096
 _ERROR_BYTES_MAX = 4_096
@@ -37,7 +40,11 @@ _INIT_SOURCE = Path(__file__).with_name("init.py")
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """What init starts: an argv inside the sandbox, the whole environment of the worker, its folder and its limits."""
+    """What init starts: an argv inside the sandbox, the whole environment of the worker, its folder and its limits.
+
+    `bridges` are loopback ports and the unix sockets inside that they lead to; `inherited` are descriptors that the
+    process finds under the same numbers. `preparation` is an argv that must end with 0 before, within its time.
+    """
 
     python: Path
     arguments: Sequence[str]
@@ -45,22 +52,32 @@ class Command:
     directory: str
     files_max: int = 4_096
     file_bytes_max: int = 8 << 30
+    bridges: Mapping[int, Path] = field(default_factory=lambda: BRIDGES)
+    inherited: Sequence[int] = ()
+    preparation: Sequence[str] = ()
+    preparation_seconds_max: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """How the process ended: one of `exit_code` and `signal` is set."""
+    """How the process ended: one of `exit_code` and `signal` is set.
+
+    `unprepared` says what became of the preparation when it failed; the process itself never was then.
+    """
 
     exit_code: int | None
     signal: int | None
     ran_seconds: float
+    unprepared: str | None = None
 
 
 def init_config(command: Command) -> bytes:
     """The orders of `init.py`: fields between NULs, so the interpreter inside needs no JSON. ValueError on a NUL."""
-    head = [command.directory, str(BRIDGE_PORT), str(sandbox.API_SOCKET)]
-    head += [str(command.files_max), str(command.file_bytes_max), str(len(command.arguments))]
-    fields = [*head, *command.arguments, *(f"{name}={value}" for name, value in command.environment.items())]
+    head = [command.directory, " ".join(f"{port}={path}" for port, path in command.bridges.items())]
+    head += [str(command.files_max), str(command.file_bytes_max), str(command.preparation_seconds_max)]
+    head += [str(len(command.preparation)), str(len(command.arguments))]
+    variables = [f"{name}={value}" for name, value in command.environment.items()]
+    fields = [*head, *command.preparation, *command.arguments, *variables]
     if any("\0" in field for field in fields):
         raise ValueError("a variable or argument must not contain a NUL character")
     return "\0".join(fields).encode(errors="surrogateescape")
@@ -134,7 +151,10 @@ class SandboxProcess:
             reason = _said(process.stderr)
             process.close_output()
             if isinstance(error, (ValueError, OSError, TimeoutError)):
-                raise SandboxUnavailableError(f"a sandbox could not be made: {reason or error}") from error
+                # What init says itself is about the worker and not about the sandbox, which it is in already.
+                said = reason.removeprefix("nodus: ")
+                problem = said if said != reason else f"a sandbox could not be made: {reason or error}"
+                raise SandboxUnavailableError(problem) from error
             raise
         finally:
             os.close(info)
@@ -225,7 +245,28 @@ def _ending(code: int, told: Sequence[str], ran_seconds: float) -> Ending:
     elif code == 128 + signal.SIGKILL and not any(line.startswith("exited") for line in told):
         # init itself was killed, by us or for want of memory, before it could say anything.
         number = signal.SIGKILL
-    return Ending(exit_code=None if number is not None else code, signal=number, ran_seconds=ran_seconds)
+    return Ending(
+        exit_code=None if number is not None else code,
+        signal=number,
+        ran_seconds=ran_seconds,
+        unprepared=_unprepared(told),
+    )
+
+
+def _unprepared(told: Sequence[str]) -> str | None:
+    """What init said of a preparation that failed, as the rest of a sentence."""
+    if any(line.startswith("started") for line in told):
+        return None
+    words = next((line.split() for line in told if line.startswith("unprepared")), [])
+    match words:
+        case [_, "exited", number]:
+            return f"exited with code {number}"
+        case [_, "signalled", number]:
+            return f"was ended by signal {number}"
+        case [_, "late", *_]:
+            return "did not end in the time it had and was killed"
+        case _:
+            return None
 
 
 class _Descriptors:
@@ -304,6 +345,7 @@ def _spawn(
             gate_child,
             status_child,
             *inherited,
+            *command.inherited,
         ],
         stdin=control_child,
         stdout=stdout_child,

@@ -18,6 +18,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from runtime import seccomp
@@ -28,6 +29,7 @@ INIT = Path("/nodus/init.py")
 WORKSPACE = Path("/workspace")
 RUN = Path("/run/nodus")
 API_SOCKET = RUN / "api.sock"
+EGRESS_SOCKET = RUN / "egress.sock"
 TEMPORARY = Path("/tmp")  # noqa: S108 - the sandbox's own
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 UNPRIVILEGED_UID = 1000
@@ -36,6 +38,15 @@ CHECK_SECONDS_MAX = 20
 _HOST_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 """Links into /usr on merged systems, real folders on others; libraries and shells are looked for there."""
 _HOST_FILES = ("/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives", "/etc/ssl/certs", "/etc/pki/tls/certs")
+
+
+class Network(Enum):
+    """The network a sandbox is in."""
+
+    OWN = "own"
+    """Loopback and nothing else."""
+    INHERITED = "inherited"
+    """That of whoever starts bubblewrap."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +65,7 @@ class SandboxSpec:
     scratch_bytes_max: int = 1 << 30
     shared_memory_bytes_max: int = 256 << 20
     hostname: str = "nodus-worker"
+    network: Network = Network.OWN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +112,9 @@ def options(spec: SandboxSpec, files: Mapping[Path, int], filter_descriptor: int
     They go to bubblewrap through a memory file (`--args`), because a command line is readable by every user of the
     host.
     """
-    told = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    told = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    if spec.network is Network.OWN:
+        told.append("--unshare-net")
     told += ["--die-with-parent", "--new-session", "--hostname", spec.hostname, "--clearenv"]
     if spec.uid is None:
         told += ["--unshare-user", "--uid", str(UNPRIVILEGED_UID), "--gid", str(UNPRIVILEGED_UID), "--cap-drop", "ALL"]

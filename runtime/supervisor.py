@@ -18,6 +18,8 @@ from pathlib import Path
 from runtime import sandbox
 from runtime.cells import Cell
 from runtime.cgroups import Cgroup, Limits
+from runtime.egress.limits import EgressSettings
+from runtime.egress.rules import EgressRules, Policy, allowed_hosts
 from runtime.environments import Environment, EnvironmentFailedError
 from runtime.host import Host, HostLimits
 from runtime.images import ImageMissingError
@@ -35,6 +37,28 @@ RELEASE_SECONDS = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
+class EgressPlan:
+    """What a worker may reach: nothing, the names in `hosts`, or any name. All of it passes the node's proxy."""
+
+    policy: Policy = "Deny"
+    hosts: Sequence[str] = ()
+
+    @property
+    def proxied(self) -> bool:
+        """Whether there is a way out at all."""
+        return self.policy != "Deny"
+
+    def rules(self, settings: EgressSettings) -> EgressRules:
+        """As the proxy applies it."""
+        return EgressRules(
+            policy=self.policy,
+            hosts=allowed_hosts(self.hosts),
+            ports=settings.ports,
+            closed_ports=settings.closed_ports,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkerPlan:
     """What to run: whose calls, on which Python, with which credential and variables."""
 
@@ -45,6 +69,7 @@ class WorkerPlan:
     directory: str | None = None
     image: str | None = None
     memory_bytes_max: int | None = None
+    egress: EgressPlan = EgressPlan()
     cpus_least: float | None = None
     cpus_max: float | None = None
 
@@ -192,7 +217,9 @@ class WorkerSupervisor:
             cpus_max=self._plan.cpus_max,
         )
         template = worker_template(environment, limits)
-        variables, refused = worker_variables(identity, (*environment.variables, *self._plan.variables))
+        variables, refused = worker_variables(
+            identity, (*environment.variables, *self._plan.variables), proxied=self._plan.egress.proxied
+        )
         for name in refused:
             logs.note(f"the variable {name!r} was not set: names that begin with NODUS_ are the server's own")
         warm = self._host.warm
@@ -201,12 +228,12 @@ class WorkerSupervisor:
         self._notify(Phase.STARTING)
         # A worker that waits would keep the files of an image that nobody leases any more.
         waiting = warm.take(template) if self._plan.image is None else None
-        if waiting is None or not await self._grant(waiting, directory, variables, caps, stack):
+        if waiting is None or not await self._grant(waiting, directory, variables, caps, logs, stack):
             cell = Cell.open(
                 directory, name=identity.attempt, cgroups=self._host.cgroups, own_uid=self._host.own_uids, limits=caps
             )
             stack.callback(cell.close)
-            await self._listen(cell, stack)
+            await self._listen(cell, logs, stack)
             command = replace(template.command, environment=variables, directory=self._directory)
             self._process = await SandboxProcess.start(
                 placed(template.spec, cell), command, self._host.tools, cell.group
@@ -230,12 +257,13 @@ class WorkerSupervisor:
         directory: Path,
         variables: Mapping[str, str],
         caps: Limits,
+        logs: LogCollector,
         stack: contextlib.AsyncExitStack,
     ) -> bool:
         """Make a warm worker this attempt's; false when it died meanwhile, and nothing of it is left then."""
         try:
             worker.cell.group.limit(caps)
-            await self._listen(worker.cell, stack)
+            await self._listen(worker.cell, logs, stack)
             await worker.process.grant(variables, self._directory)
         except BaseException as error:
             await worker.end()
@@ -248,12 +276,16 @@ class WorkerSupervisor:
         self._process, self._group = worker.process, worker.cell.group
         return True
 
-    async def _listen(self, cell: Cell, stack: contextlib.AsyncExitStack) -> None:
-        """Open the attempt's own way to the API, which only its worker's user may take."""
+    async def _listen(self, cell: Cell, logs: LogCollector, stack: contextlib.AsyncExitStack) -> None:
+        """Open the attempt's own ways to the API and out, which only its worker's user may take."""
         events = ClaimEvents(claimed=self._on_claim, final=self._on_final_claim)
         self._proxy = AttemptProxy(self._host.api, self._plan.token, events)
         await self._proxy.listen(cell.run_directory, cell.uid)
         stack.callback(self._proxy.close)
+        attempt, egress, gate = self._plan.identity.attempt, self._plan.egress, self._host.egress
+        if egress.proxied:
+            await gate.open(attempt, cell.run_directory, cell.uid, egress.rules(gate.settings), logs.note)
+            stack.push_async_callback(gate.close, attempt)
 
     @property
     def _directory(self) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from runtime import sandbox
+from runtime.process import EGRESS_PORT
 
 _RESERVED_PREFIX = "NODUS_"
 _ALLOWED = frozenset({"NODUS_OUTPUT_DIR", "NODUS_STATE_DIR", "NODUS_CHECKPOINT_DIR"})
@@ -21,8 +22,8 @@ BASE_VARIABLES: Mapping[str, str] = {
     "HOME": str(sandbox.WORKSPACE),
     "LANG": "C.UTF-8",
     # The way to the API is on loopback; a proxy the user set must not be asked for it.
-    "NO_PROXY": "localhost,127.0.0.1",
-    "no_proxy": "localhost,127.0.0.1",
+    "NO_PROXY": "localhost,127.0.0.1,::1",
+    "no_proxy": "localhost,127.0.0.1,::1",
     "PYTHONUNBUFFERED": "1",
     # Local sources that a Function carries are unpacked below the workspace.
     "PYTHONPATH": str(sandbox.WORKSPACE),
@@ -40,9 +41,38 @@ class WorkerIdentity:
     concurrency: int
 
 
-def worker_variables(identity: WorkerIdentity, user: Iterable[tuple[str, str]]) -> tuple[dict[str, str], list[str]]:
-    """(all variables of the worker, names of the user's that could not be set: reserved ones and malformed ones)."""
+PROXY_URL = f"http://127.0.0.1:{EGRESS_PORT}"
+PROXY_VARIABLES = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy", "HTTPS_PROXY", "ALL_PROXY"), PROXY_URL) | {
+    "HTTP_PROXY": PROXY_URL,  # npm, Go and .NET; curl and others take only the small letters, for the sake of CGI
+    "GRPC_PROXY": PROXY_URL,
+    "grpc_proxy": PROXY_URL,
+    "NODE_USE_ENV_PROXY": "1",  # Node.js asks for this before it looks at the others
+}
+"""How clients are told of a proxy. Both cases, because each is the only one that somebody reads:
+
+| client | reads |
+|---|---|
+| curl, libcurl and so git | `http_proxy`, `https_proxy`, `all_proxy`; of the capital ones all but `HTTP_PROXY` |
+| urllib, requests, pip, uv, httpx, boto3, huggingface_hub | either case |
+| aiohttp | either case, when it is told to (`trust_env=True`) |
+| npm | either case of the first two |
+| Go, .NET, Node.js | `HTTP_PROXY`, `HTTPS_PROXY` |
+| gRPC | `grpc_proxy`, `https_proxy`, `http_proxy` |
+
+A client that reads none of them has no way out: it fails, it does not get past.
+"""
+
+
+def worker_variables(
+    identity: WorkerIdentity, user: Iterable[tuple[str, str]], *, proxied: bool = False
+) -> tuple[dict[str, str], list[str]]:
+    """(all variables of the worker, names of the user's that could not be set: reserved ones and malformed ones).
+
+    `proxied` tells that there is an egress proxy to find.
+    """
     variables = dict(BASE_VARIABLES)
+    if proxied:
+        variables |= PROXY_VARIABLES
     refused: list[str] = []
     for name, value in user:
         reserved = name.startswith(_RESERVED_PREFIX) and name not in _ALLOWED

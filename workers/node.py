@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from urllib.parse import urlsplit
 
 import httpx
 import structlog
@@ -25,6 +26,7 @@ from activities.node_api import NodeApi
 from activities.run_worker import RunWorkerActivities, report_lost_workers
 from activities.run_worker_contract import node_task_queue
 from controlplane.settings import Settings
+from runtime.egress.limits import EgressLimits, EgressSettings
 from runtime.environments import EnvironmentFailedError
 from runtime.host import Host, HostLimits, open_host
 from runtime.image_builder import BuildLimits, ImageBuilder
@@ -77,7 +79,7 @@ async def run_node(settings: Settings) -> None:
             finally:
                 collecting.cancel()
     finally:
-        host.close()
+        await host.close()
 
 
 async def _serve(
@@ -189,4 +191,40 @@ def host_limits(settings: Settings) -> HostLimits:
         isolation_min=settings.isolation_min,
         logs=LogLimits(line_bytes_max=settings.log_line_bytes_max),
         warm_workers_max=settings.warm_workers_max,
+        egress=egress_settings(settings),
     )
+
+
+def egress_settings(settings: Settings) -> EgressSettings:
+    """The way out of workers, from settings."""
+    return EgressSettings(
+        ports=frozenset(settings.egress_ports),
+        closed_ports=frozenset(settings.egress_ports_closed),
+        opened=[str(network) for network in settings.egress_private_ranges],
+        closed_endpoints=_own_endpoints(settings),
+        resolv_conf=settings.egress_resolv_conf,
+        limits=EgressLimits(
+            connections_max=settings.egress_connections_max,
+            head_bytes_max=settings.egress_head_bytes_max,
+            head_seconds_max=settings.egress_head_seconds_max,
+            connect_seconds_max=settings.egress_connect_seconds_max,
+            hello_seconds_max=settings.egress_hello_seconds_max,
+            idle_seconds_max=settings.egress_idle_seconds_max,
+            bytes_per_second_max=settings.egress_bytes_per_second_max,
+            lookups_max=settings.egress_lookups_max,
+            decisions_max=settings.egress_decisions_max,
+        ),
+    )
+
+
+def _own_endpoints(settings: Settings) -> list[tuple[str, int]]:
+    """Where the parts of this server listen, as far as this node knows: no opened range leads there."""
+    engine = urlsplit(f"//{settings.temporal_address}")
+    found = [(engine.hostname, engine.port or 7233)]
+    for url, port in ((settings.database_url, 5432), (settings.api_url, 80)):
+        parts = urlsplit(url)
+        found.append((parts.hostname, parts.port or (443 if parts.scheme == "https" else port)))
+    if settings.s3_endpoint:
+        parts = urlsplit(f"//{settings.s3_endpoint}")
+        found.append((parts.hostname, parts.port or (443 if settings.s3_secure else 80)))
+    return [(host, port) for host, port in found if host]

@@ -160,7 +160,9 @@ class AttemptGuarantees(ApiModel):
     cpu: Literal["shared", "none"] = Field(
         default="none", description="Whether it gets its part of the processors when all want them."
     )
-    network: Literal["none"] = Field(description="What it reaches beyond its own loopback.")
+    network: Literal["none", "proxy"] = Field(
+        description="What it reaches beyond its own loopback: nothing, or what the egress proxy lets through."
+    )
     filter_sha256: str = Field(
         max_length=64, pattern=r"^[0-9a-f]{64}$", description="Of the filter over its system calls."
     )

@@ -212,11 +212,6 @@ def _uses(path: str) -> Callable[[Document], bool]:
     return lambda spec: bool(value_at(spec, path))
 
 
-def _opens_network(spec: Document) -> bool:
-    egress = value_at(spec, "network.egress") or {}
-    return egress.get("policy", "Deny") != "Deny" or bool(egress.get("allow") or egress.get("presets"))
-
-
 _IN_FUNCTION = "Do it inside the function, or in its class's `@enter` method."
 UNOFFERED = (
     Unoffered("spec.cluster", _uses("cluster"), "Leave `cluster` out; each call runs on one machine."),
@@ -226,11 +221,6 @@ UNOFFERED = (
     Unoffered("spec.placement.pool", _uses("placement.pool"), "Leave `pool` out; workers run on this host."),
     Unoffered("spec.placement.dedicated", _uses("placement.dedicated"), "Leave `dedicated` out."),
     Unoffered("spec.placement.community", _uses("placement.community"), "Leave `community` out."),
-    Unoffered(
-        "spec.network.egress",
-        _opens_network,
-        "Leave `network` out or set its policy to Deny; workers have no network yet, so pass data as arguments.",
-    ),
     Unoffered("spec.image", lambda spec: "image" in spec and not is_offered(spec["image"]), CATALOG_ADVICE),
     Unoffered("spec.imagePullSecrets", _uses("imagePullSecrets"), "Leave it out; images of the catalog are public."),
     Unoffered("spec.command", _uses("command"), "Leave `command` out; workers run the public runtime."),

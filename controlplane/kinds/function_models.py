@@ -143,7 +143,7 @@ class FunctionSpec(ApiModel):
     connections: list[ObjectName] | None = Field(default=None, max_length=16, description="Connections to make usable.")
     sidecars: Sidecars | None = Field(default=None, max_length=SIDECARS_MAX, description="Helpers beside the worker.")
     init_command: InitCommand | None = Field(default=None, description="A command to run before the worker.")
-    network: Network | None = Field(default=None, description="What workers may reach; unset means nothing.")
+    network: Network | None = Field(default=None, description="What workers may reach; unset means any public host.")
     resources: Resources = Field(default_factory=Resources, description="The least a worker gets.")
     placement: Placement = Field(default_factory=Placement, description="Where workers may run.")
     recovery: Recovery = Field(default_factory=Recovery, description="What happens to calls of a lost worker.")

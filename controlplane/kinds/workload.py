@@ -11,10 +11,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, ValidationInfo, field_validator
 
+from controlplane.kinds.egress import PRESETS
 from controlplane.kinds.references import AbsolutePath, EnvName, ImageReference, ObjectName, Text
 from controlplane.machinery.grammar import HOST_PATTERN
 from controlplane.machinery.model import ApiModel, list_map
-from controlplane.machinery.problems import DUPLICATE, FORBIDDEN, REQUIRED, Problem, problem, problems
+from controlplane.machinery.problems import DUPLICATE, FORBIDDEN, NOT_SUPPORTED, REQUIRED, Problem, problem, problems
 from controlplane.machinery.quantities import Duration, duration_between
 
 RESERVED_ENV_PREFIX = "NODUS_"
@@ -176,13 +177,16 @@ class Egress(ApiModel):
     """Which hosts a container may reach."""
 
     policy: Literal["Deny", "AllowList", "Open"] | None = Field(
-        default=None, description="Deny reaches nothing, AllowList only the hosts given, Open everything."
+        default=None,
+        description="Deny reaches nothing, AllowList only the hosts given, Open every public one; unset means Open.",
     )
     allow: list[EgressHost] | None = Field(
         default=None, max_length=EGRESS_HOSTS_MAX, description="DNS names, or *.suffix; only with AllowList."
     )
     presets: list[ObjectName] | None = Field(
-        default=None, max_length=16, description="Curated lists of hosts, such as python-packages; only with AllowList."
+        default=None,
+        max_length=16,
+        description=f"Curated lists of hosts; only with AllowList. There are {', '.join(PRESETS)}.",
     )
 
     @field_validator("allow", "presets")
@@ -192,8 +196,21 @@ class Egress(ApiModel):
             raise problem("may only be specified when `policy` is AllowList", FORBIDDEN)
         return hosts
 
+    @field_validator("presets")
+    @classmethod
+    def _are_known(cls, presets: list[str] | None) -> list[str] | None:
+        known = ", ".join(f'"{name}"' for name in PRESETS)
+        unknown = [
+            Problem(f"must be one of {known}; list other hosts in `allow`", NOT_SUPPORTED, f"[{index}]")
+            for index, name in enumerate(presets or ())
+            if name not in PRESETS
+        ]
+        if unknown:
+            raise problems(unknown)
+        return presets
+
 
 class Network(ApiModel):
-    """What a container may reach. Without it, workers of this deployment have no network."""
+    """What a container may reach, by name and through the proxy of its host."""
 
     egress: Egress | None = Field(default=None, description="The policy for outgoing connections.")

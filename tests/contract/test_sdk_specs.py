@@ -12,6 +12,7 @@ from nodus import _spec
 from nodus.functions import FunctionOptions, _Function
 
 from controlplane.errors import ApiError, Reason
+from controlplane.kinds.egress import EgressPolicy, egress_policy
 from controlplane.kinds.registry import KINDS
 from controlplane.machinery.documents import document_for_create
 from controlplane.machinery.kind import Document
@@ -105,8 +106,6 @@ async def test_every_option_that_is_offered_is_admitted_and_kept() -> None:
     [
         ({"gpu": "H100:2"}, "spec.resources.gpu"),
         ({"gpu": ["H100!", "A100"]}, "spec.resources.gpu"),
-        ({"network": nodus.Egress.open()}, "spec.network.egress"),
-        ({"network": nodus.Egress.allow("*.github.com", presets=["huggingface"])}, "spec.network.egress"),
     ],
 )
 async def test_an_option_that_is_not_offered_is_unsupported_and_never_invalid(
@@ -115,6 +114,26 @@ async def test_an_option_that_is_not_offered_is_unsupported_and_never_invalid(
     with pytest.raises(ApiError) as error:
         validated_spec(FUNCTION, await built(**options))
     assert set(causes(error, Reason.UNSUPPORTED)) == {field}
+
+
+@pytest.mark.parametrize(
+    ("network", "policy"),
+    [
+        (None, EgressPolicy(policy="Open")),
+        (nodus.Egress.open(), EgressPolicy(policy="Open")),
+        (nodus.Egress.deny(), EgressPolicy(policy="Deny")),
+        (
+            nodus.Egress.allow("*.github.com", "huggingface.co", presets=["huggingface"]),
+            EgressPolicy(
+                policy="AllowList",
+                hosts=["*.github.com", "huggingface.co", "*.huggingface.co", "hf.co", "*.hf.co"],
+            ),
+        ),
+    ],
+)
+async def test_each_egress_of_the_sdk_means_what_it_says(network: nodus.Egress | None, policy: EgressPolicy) -> None:
+    stored = validated_spec(FUNCTION, await built(network=network) if network else await built())
+    assert egress_policy(stored) == policy
 
 
 FULL_FUNCTION: Document = {
@@ -151,7 +170,6 @@ def test_a_function_with_every_option_is_understood_to_the_last_field() -> None:
     assert set(causes(error, Reason.UNSUPPORTED)) == {
         "spec.resources.gpu",
         "spec.volumes",
-        "spec.network.egress",
         "spec.recovery.continuity",
     }
 

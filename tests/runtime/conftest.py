@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from runtime.cgroups import Cgroups, open_cgroups
+from runtime.egress.limits import EgressSettings
 from runtime.environments import Environment, Environments
 from runtime.host import LOCK_FILE, Host, HostLimits, open_host
 from runtime.logs import Chunk, LogLimits
@@ -36,6 +37,7 @@ LIMITS = HostLimits(
     silence_seconds_max=30,
     isolation_min="standard",
     logs=LogLimits(),
+    egress=EgressSettings(),
 )
 
 
@@ -104,7 +106,7 @@ async def host(tmp_path: Path, environments_directory: Path, api: ScriptedApi) -
         limits=LIMITS,
     )
     yield opened
-    opened.close()
+    await opened.close()
 
 
 @pytest.fixture

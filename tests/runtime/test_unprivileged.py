@@ -51,7 +51,7 @@ async def main(folder):
         assert api.outcomes["one"]["outcome"] == "Succeeded"
         assert log.text("stdout") == ["1000 0000000000000000 0000000000000000"]
         assert report.ending.exit_code == 0
-        host.close()
+        await host.close()
 
 asyncio.run(main(Path(sys.argv[1])))
 """

@@ -55,7 +55,7 @@ async def host(
         limits=dataclasses.replace(LIMITS, warm_workers_max=1),
     )
     yield opened
-    opened.close()
+    await opened.close()
 
 
 @pytest.fixture
