@@ -17,7 +17,7 @@ import orjson
 
 from controlplane.machinery.quantities import quantity_bytes, quantity_milli
 from runtime.logs import Chunk, SinkRefusedError, SinkUnavailableError
-from runtime.supervisor import EgressPlan
+from runtime.supervisor import EgressPlan, StartPlan
 
 MESSAGE_CHARACTERS_MAX = 1_000
 _TRY_LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -55,6 +55,7 @@ class Lease:
     variables: tuple[tuple[str, str], ...]
     directory: str | None
     egress: EgressPlan = field(default_factory=EgressPlan)
+    start: StartPlan = field(default_factory=StartPlan)
     image: LeasedImage | None = None
     memory_bytes: int | None = None
     cpus: float | None = None
@@ -94,6 +95,11 @@ class NodeApi:
             memory_bytes=quantity_bytes(resources["memory"]) if "memory" in resources else None,
             cpus=quantity_milli(resources["cpu"]) / 1_000 if "cpu" in resources else None,
             egress=EgressPlan(policy=told["egress"]["policy"], hosts=told["egress"]["hosts"]),
+            start=StartPlan(
+                command=tuple(told["start"]["command"]),
+                init_command=tuple(told["start"]["initCommand"]["command"]),
+                init_seconds_max=told["start"]["initCommand"]["secondsMax"],
+            ),
         )
 
     async def report_phase(self, attempt_uid: str, epoch: int, phase: str, guarantees: Mapping[str, Any]) -> None:

@@ -195,6 +195,7 @@ class RunWorkerActivities:
             cpus_least=lease.cpus or None,
             cpus_max=(lease.cpus or 0) * self._settings.worker_cpu_factor or None,
             egress=lease.egress,
+            start=lease.start,
         )
 
         async def sink(chunk: Chunk) -> None:
@@ -232,6 +233,10 @@ def memory_bytes_max(lease: Lease, settings: Settings) -> int | None:
 def worker_exit(report: WorkerReport) -> WorkerExit:
     """A supervisor's report in the words of the contract."""
     ending = report.ending
+    if ending is not None and ending.unprepared is not None and not report.asked:
+        return WorkerExit(
+            outcome=NOT_STARTED, message=f"its init command {ending.unprepared}", ran_seconds=ending.ran_seconds
+        )
     if ending is None:
         return WorkerExit(outcome=DRAINED if report.asked else NOT_STARTED, message=report.problem or "")
     if report.problem is not None:

@@ -31,9 +31,10 @@ from controlplane.calls.rows import CallRef
 from controlplane.capacity.endings import WorkerEnd
 from controlplane.capacity.patience import queue_patience, waits_since
 from controlplane.capacity.pool import DrainReason
-from controlplane.capacity.rows import AttemptState, WorkerQueries
+from controlplane.capacity.rows import AttemptState, WorkerQueries, WorkerRow
 from controlplane.clock import Clock
 from controlplane.errors import ApiError, Reason
+from controlplane.kinds.starting import worker_start
 from controlplane.resources import DeleteOptions, Propagation
 from controlplane.resources.deletion import Deleter
 from controlplane.settings import Settings
@@ -227,12 +228,20 @@ class Sweeper:
         )
         for row in stuck:
             late = row.state == AttemptState.STARTING and not row.draining
+            if late and row.created_at + await self._start_time(row) > self._clock.now():
+                continue
             if late and not row.has_workflow:
                 # The engine was away for all of its time: no node ever heard of it.
                 end = WorkerEnd(outcome=PLATFORM_AWAY, message="the engine did not start it in the time it had")
                 await self._attempts.settle(row.key, row.epoch, end)
                 continue
             await self._departures.kill(row, "StartupTimeout" if late else row.drain_reason or "Drained")
+
+    async def _start_time(self, row: WorkerRow) -> timedelta:
+        """How long the worker may take to its first claim: what every one has, and the time of its init command."""
+        function = await self._cache.read(Key("Function", row.org, row.project, row.function))
+        init_seconds_max = worker_start(function["spec"]).init_seconds_max if function is not None else 0
+        return timedelta(seconds=self._settings.worker_start_seconds_max + init_seconds_max)
 
     # Objects.
 

@@ -21,6 +21,7 @@ from controlplane.capacity.leases import AttemptLeases, Lease
 from controlplane.identity.scopes import require_node
 from controlplane.kinds.attempt import AttemptGuarantees
 from controlplane.kinds.egress import egress_policy
+from controlplane.kinds.starting import worker_start
 from controlplane.logs.rows import LogChunk, LogWriter
 from controlplane.machinery.model import ApiModel
 from controlplane.settings import Settings
@@ -103,6 +104,7 @@ class NodeRoutes:
             "workingDir": lease.spec.get("workingDir"),
             "env": list(lease.variables.items()),
             "egress": egress_policy(lease.spec).to_json(),
+            "start": worker_start(lease.spec).to_json(),
         }
         return Response(orjson.dumps(told), media_type="application/json", headers={"Cache-Control": "no-store"})
 

@@ -59,6 +59,24 @@ class EgressPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StartPlan:
+    """What is started: `command`, or the public worker when it is empty; before it, `init_command`, if there is one."""
+
+    command: Sequence[str] = ()
+    init_command: Sequence[str] = ()
+    init_seconds_max: int = 0
+
+    def applied(self, command: Command) -> Command:
+        """What init is told in place of the `command` of the public worker."""
+        return replace(
+            command,
+            arguments=self.command or command.arguments,
+            preparation=self.init_command,
+            preparation_seconds_max=self.init_seconds_max,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkerPlan:
     """What to run: whose calls, on which Python, with which credential and variables."""
 
@@ -70,6 +88,7 @@ class WorkerPlan:
     image: str | None = None
     memory_bytes_max: int | None = None
     egress: EgressPlan = EgressPlan()
+    start: StartPlan = StartPlan()
     cpus_least: float | None = None
     cpus_max: float | None = None
 
@@ -226,15 +245,18 @@ class WorkerSupervisor:
         warm.hold_back(self)
         stack.callback(warm.let_go, self)
         self._notify(Phase.STARTING)
-        # A worker that waits would keep the files of an image that nobody leases any more.
-        waiting = warm.take(template) if self._plan.image is None else None
+        # A worker that waits is the public one, and would keep the files of an image that nobody leases any more.
+        plain = self._plan.image is None and self._plan.start == StartPlan()
+        waiting = warm.take(template) if plain else None
         if waiting is None or not await self._grant(waiting, directory, variables, caps, logs, stack):
             cell = Cell.open(
                 directory, name=identity.attempt, cgroups=self._host.cgroups, own_uid=self._host.own_uids, limits=caps
             )
             stack.callback(cell.close)
             await self._listen(cell, logs, stack)
-            command = replace(template.command, environment=variables, directory=self._directory)
+            command = self._plan.start.applied(
+                replace(template.command, environment=variables, directory=self._directory)
+            )
             self._process = await SandboxProcess.start(
                 placed(template.spec, cell), command, self._host.tools, cell.group
             )
@@ -243,7 +265,7 @@ class WorkerSupervisor:
         assert self._group is not None
         logs.read(self._process.stdout, "stdout")
         logs.read(self._process.stderr, "stderr")
-        seconds = limits.start_seconds_max
+        seconds = limits.start_seconds_max + self._plan.start.init_seconds_max
         self._set_timer("start", seconds, f"it had not claimed within {seconds:g} s of its start")
         if self._problem is not None:
             self._process.kill()

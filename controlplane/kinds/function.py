@@ -223,10 +223,12 @@ UNOFFERED = (
     Unoffered("spec.placement.community", _uses("placement.community"), "Leave `community` out."),
     Unoffered("spec.image", lambda spec: "image" in spec and not is_offered(spec["image"]), CATALOG_ADVICE),
     Unoffered("spec.imagePullSecrets", _uses("imagePullSecrets"), "Leave it out; images of the catalog are public."),
-    Unoffered("spec.command", _uses("command"), "Leave `command` out; workers run the public runtime."),
-    Unoffered("spec.args", _uses("args"), "Leave `args` out; workers run the public runtime."),
+    Unoffered(
+        "spec.args",
+        lambda spec: bool(spec.get("args")) and not spec.get("command"),
+        "Set `command` as well; the public worker takes no arguments.",
+    ),
     Unoffered("spec.sidecars", _uses("sidecars"), _IN_FUNCTION),
-    Unoffered("spec.initCommand", _uses("initCommand"), _IN_FUNCTION),
     Unoffered(
         "spec.recovery.continuity",
         lambda spec: spec["recovery"]["continuity"] == "Checkpointed",

@@ -188,6 +188,18 @@ async def test_a_worker_that_takes_too_long_to_start_is_killed(sweeping: Sweepin
     await sweeping.client.get_workflow_handle(attempt_workflow_id(row["uid"])).terminate()
 
 
+async def test_the_time_of_an_init_command_is_added_to_that_of_a_start(sweeping: Sweeping) -> None:
+    calls = sweeping.calls
+    await calls.function("prepared", initCommand={"command": ["prepare"], "timeout": "10m"})
+    worker = await sweeping.worker("prepared")
+    calls.clock.advance(899)
+    await sweeping.sweeper.end_stuck_workers()
+    assert (await calls.attempt(worker))["state"] == "starting"
+    calls.clock.advance(2)
+    await sweeping.sweeper.end_stuck_workers()
+    assert (await calls.attempt(worker))["state"] == "finished"
+
+
 async def test_a_worker_that_the_engine_never_heard_of_is_replaced_and_nobody_is_blamed(sweeping: Sweeping) -> None:
     calls = sweeping.calls
     worker = await sweeping.worker()

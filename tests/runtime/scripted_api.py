@@ -133,7 +133,8 @@ class ScriptedApi:
     async def lease(self, request: Request) -> Response:
         if self.lease_refusal:
             return JSONResponse({"kind": "Status", "message": "the attempt is over"}, status_code=self.lease_refusal)
-        leased = {"egress": {"policy": "Deny", "hosts": []}, **self.leased}
+        start = {"command": [], "initCommand": {"command": [], "secondsMax": 0}}
+        leased = {"egress": {"policy": "Deny", "hosts": []}, "start": start, **self.leased}
         return JSONResponse({"token": self.token, "project": "default", "function": "fn", **leased})
 
     async def phase(self, request: Request) -> Response:

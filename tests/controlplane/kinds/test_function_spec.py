@@ -254,7 +254,6 @@ def test_what_is_not_offered_is_still_told_from_what_is_wrong(path: str, good: l
     [
         ("image", "docker.io/library/python:3.11", "spec.image"),
         ("image", "nodus/cuda:12", "spec.image"),
-        ("command", ["python"], "spec.command"),
         ("args", ["x"], "spec.args"),
         ("imagePullSecrets", ["x"], "spec.imagePullSecrets"),
         ("recovery", {"continuity": "Checkpointed"}, "spec.recovery.continuity"),
