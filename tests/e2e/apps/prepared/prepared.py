@@ -1,0 +1,13 @@
+"""A Function that needs something to be there before its worker starts."""
+
+import os
+
+import nodus
+
+app = nodus.App("prepared")
+
+
+@app.function(max_workers=1, timeout="60s")
+def made() -> str:
+    with open("/workspace/made") as file:
+        return f"{file.read().strip()} in {os.environ.get('STARTED_BY', 'the public worker')}"

@@ -1,0 +1,45 @@
+"""A command before the worker, and one in place of it, as kubectl sets them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.fixtures.eventually import eventually
+from tests.fixtures.system import APPS, System
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+FUNCTION = "prepared-made"
+CALL = 'import nodus; print(nodus.Function.from_name("prepared", "made").remote())'
+SPAWN = 'import nodus; nodus.Function.from_name("prepared", "made").spawn()'
+
+
+def patch(system: System, **spec: Any) -> None:
+    system.kubectl("patch", f"function/{FUNCTION}", "--type=merge", "-p", json.dumps({"spec": spec}))
+
+
+async def test_commands_of_a_function_run_and_a_failed_one_is_told_with_its_output(system: System) -> None:
+    system.nodus("deploy", str(APPS / "prepared" / "prepared.py"))
+    try:
+        patch(system, initCommand={"command": ["sh", "-c", "echo made > made"]})
+        assert system.python(CALL) == "made in the public worker\n"
+        own = "STARTED_BY='a command' exec python -m nodus._worker"
+        patch(system, command=["sh", "-c"], args=[own])
+        assert system.python(CALL) == "made in a command\n"
+        patch(system, initCommand={"command": ["sh", "-c", "echo broken >&2; exit 3"]})
+        system.python(SPAWN)
+
+        def told() -> str | None:
+            message = system.objects("functions", fieldSelector=f"metadata.name={FUNCTION}")[0]["status"]["message"]
+            return message if "init command" in message else None
+
+        message = await eventually(told, within=120)
+        assert "its init command exited with code 3\nbroken" in message
+        failed = [a for a in system.objects("attempts") if a["status"].get("reason") == "StartFailed"]
+        assert failed
+        assert {attempt["status"]["message"] for attempt in failed} == {"its init command exited with code 3"}
+    finally:
+        system.nodus("delete", "app/prepared")
