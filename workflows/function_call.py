@@ -53,21 +53,6 @@ class FunctionCallWorkflow:
         """The activity that is waited for was lost (its task token never reached SQL): schedule it again."""
         self._reissue = True
 
-    @workflow.query
-    def state(self) -> str:
-        """What the workflow waits for now."""
-        return self._journal.state
-
-    @workflow.query
-    def timeline(self) -> list[str]:
-        """What happened, with times, oldest first."""
-        return self._journal.timeline
-
-    @workflow.query
-    def decisions(self) -> list[str]:
-        """What was decided about each dispatch, and on which facts."""
-        return self._journal.decisions
-
     @workflow.run
     async def run(self, start: FunctionCallInput) -> str:
         """Wait, decide and offer again until the call has ended."""

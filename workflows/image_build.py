@@ -48,16 +48,6 @@ class ImageBuildWorkflow:
     def __init__(self) -> None:
         self._journal = Journal("waiting for its node")
 
-    @workflow.query
-    def state(self) -> str:
-        """What the workflow waits for now."""
-        return self._journal.state
-
-    @workflow.query
-    def timeline(self) -> list[str]:
-        """What happened, with times, oldest first."""
-        return self._journal.timeline
-
     @workflow.run
     async def run(self, image: ImageBuildInput) -> str:
         """Build and settle."""

@@ -18,12 +18,16 @@ SHOWN_MAX = 20
 
 
 class Journal:
-    """Of one workflow. `carried` is what it had told before it continued as new."""
+    """Of one workflow, whose queries it answers. `carried` is what it had told before it continued as new."""
 
     def __init__(self, state: str, carried: Mapping[str, Sequence[str]] | None = None) -> None:
         self.state = state
         self.timeline = list((carried or {}).get("timeline", ()))
         self.decisions = list((carried or {}).get("decisions", ()))
+        # Here and not as methods of each workflow: all of them answer alike.
+        workflow.set_query_handler("state", lambda: self.state)
+        workflow.set_query_handler("timeline", lambda: self.timeline)
+        workflow.set_query_handler("decisions", lambda: self.decisions)
 
     def enter(self, state: str) -> None:
         """The workflow waits for something else now."""

@@ -62,21 +62,6 @@ class WorkerAttemptWorkflow:
         if request.kill:
             self._kill = self._kill or request
 
-    @workflow.query
-    def state(self) -> str:
-        """What the workflow waits for now."""
-        return self._journal.state
-
-    @workflow.query
-    def timeline(self) -> list[str]:
-        """What happened, with times, oldest first."""
-        return self._journal.timeline
-
-    @workflow.query
-    def decisions(self) -> list[str]:
-        """Who was asked to go and why, and what was made of a worker that did not tell its end."""
-        return self._journal.decisions
-
     @workflow.run
     async def run(self, attempt: WorkerAttemptInput) -> str:
         """Run the worker to its end and settle it."""

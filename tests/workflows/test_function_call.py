@@ -32,11 +32,11 @@ async def test_a_call_that_ends_takes_one_activity_and_eleven_events(temporal_cl
     async with control(temporal_client, task_queue, call.activities):
         handle = await start_call(temporal_client, task_queue)
         await eventually(lambda: call.tokens)
-        assert await handle.query(FunctionCallWorkflow.state) == "waiting for an outcome"
+        assert await handle.query("state") == "waiting for an outcome"
         await temporal_client.get_async_activity_handle(task_token=call.tokens[0]).complete(ended())
         assert await handle.result() == "Succeeded"
         assert len((await handle.fetch_history()).events) == 11
-        assert await handle.query(FunctionCallWorkflow.state) == "ended: Succeeded"
+        assert await handle.query("state") == "ended: Succeeded"
 
 
 async def test_an_outcome_that_was_there_before_the_workflow_takes_eleven_events_too(
@@ -56,7 +56,7 @@ async def test_a_call_that_was_over_before_takes_no_activity_and_five_events(
         handle = await start_call(temporal_client, task_queue, ended("Failed", "RemoteError").ended)
         assert await handle.result() == "Failed"
         assert len((await handle.fetch_history()).events) == 5
-        assert await handle.query(FunctionCallWorkflow.state) == "ended: Failed"
+        assert await handle.query("state") == "ended: Failed"
 
 
 @pytest.mark.case("C19")
@@ -100,7 +100,7 @@ async def test_a_lost_worker_is_answered_at_once_and_its_limit_ends_the_call(
         handle = await start_call(skipping.client, task_queue)
         assert await handle.result() == "Failed"
         events = (await handle.fetch_history()).events
-        decisions = await handle.query(FunctionCallWorkflow.decisions)
+        decisions = await handle.query("decisions")
     assert not [event for event in events if event.HasField("timer_started_event_attributes")]
     assert [(end.dispatch, end.reason) for end in call.finished] == [(4, "RecoveryLimitExceeded")]
     assert len(decisions) == 4

@@ -58,12 +58,12 @@ async def test_a_call_that_was_retried_lost_and_ended_tells_all_of_it(
     async with control(skipping.client, task_queue, call.activities):
         handle = await start_call(skipping.client, task_queue)
         assert await handle.result() == "Failed"
-        assert await handle.query(FunctionCallWorkflow.state) == "ended: Failed"
-        first = await handle.query(FunctionCallWorkflow.timeline), await handle.query(FunctionCallWorkflow.decisions)
+        assert await handle.query("state") == "ended: Failed"
+        first = await handle.query("timeline"), await handle.query("decisions")
     assert (untimed(first[0]), untimed(first[1])) == (timeline, decisions)
     # Another process knows nothing but the history, and says the same.
     async with control(skipping.client, task_queue, call.activities):
-        again = await handle.query(FunctionCallWorkflow.timeline), await handle.query(FunctionCallWorkflow.decisions)
+        again = await handle.query("timeline"), await handle.query("decisions")
         shown = await details(handle)
     assert again == first
     assert shown.startswith("**ended: Failed**")
@@ -80,8 +80,8 @@ async def test_what_was_told_before_a_workflow_continued_as_new_is_not_lost(
         handle = await temporal_client.start_workflow(
             FunctionCallWorkflow.run, start, id=f"call/{uuid.uuid4().hex}", task_queue=task_queue
         )
-        assert untimed(await handle.query(FunctionCallWorkflow.timeline)) == ["earlier", "waiting for an outcome"]
-        assert untimed(await handle.query(FunctionCallWorkflow.decisions)) == ["so"]
+        assert untimed(await handle.query("timeline")) == ["earlier", "waiting for an outcome"]
+        assert untimed(await handle.query("decisions")) == ["so"]
         await handle.terminate()
 
 
@@ -94,7 +94,7 @@ async def test_an_engine_that_fails_for_long_fills_no_memory(skipping: WorkflowE
             FunctionCallWorkflow.run, start, id=f"call/{uuid.uuid4().hex}", task_queue=task_queue
         )
         await handle.result()
-        entries = await handle.query(FunctionCallWorkflow.timeline)
+        entries = await handle.query("timeline")
     assert len(entries) == ENTRIES_MAX
     assert entries[-1].endswith(" ended: Succeeded")
 
@@ -108,7 +108,7 @@ async def test_a_worker_that_was_let_go_and_killed_tells_why(temporal_client: Cl
         await worker.drained.wait()
         await handle.signal(WorkerAttemptWorkflow.drain, DrainRequest(reason="DeadlineExceeded", kill=True))
         assert await handle.result() == KILLED
-        timeline = untimed(await handle.query(WorkerAttemptWorkflow.timeline))
+        timeline = untimed(await handle.query("timeline"))
         assert timeline == [
             f"running on {task_queue}",
             "draining: Idle",
@@ -116,7 +116,7 @@ async def test_a_worker_that_was_let_go_and_killed_tells_why(temporal_client: Cl
             f"settling: {KILLED}",
             f"ended: {KILLED}",
         ]
-        assert untimed(await handle.query(WorkerAttemptWorkflow.decisions)) == [
+        assert untimed(await handle.query("decisions")) == [
             "let it go: Idle",
             "kill it: DeadlineExceeded",
         ]
@@ -130,7 +130,7 @@ async def test_a_worker_that_left_when_asked_was_only_let_go(temporal_client: Cl
         await worker.started.wait()
         await handle.signal(WorkerAttemptWorkflow.drain, DrainRequest(reason="Idle"))
         assert await handle.result() == DRAINED
-        assert untimed(await handle.query(WorkerAttemptWorkflow.decisions)) == ["let it go: Idle"]
+        assert untimed(await handle.query("decisions")) == ["let it go: Idle"]
 
 
 async def test_the_engine_lists_workflows_by_the_names_of_what_they_are_about(temporal_client: Client) -> None:

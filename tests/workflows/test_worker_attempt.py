@@ -44,7 +44,7 @@ async def test_a_worker_that_ignores_its_drain_can_be_killed(temporal_client: Cl
         await worker.started.wait()
         await handle.signal(WorkerAttemptWorkflow.drain, DrainRequest(reason="Idle"))
         await worker.drained.wait()
-        assert await handle.query(WorkerAttemptWorkflow.state) == "draining: Idle"
+        assert await handle.query("state") == "draining: Idle"
         await handle.signal(WorkerAttemptWorkflow.drain, DrainRequest(reason="DeadlineExceeded", kill=True))
         assert await handle.result() == KILLED
 
