@@ -8,8 +8,10 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from controlplane.store.database import Database
-from controlplane.store.server_clock import DatabaseClock
+from controlplane.store.server_clock import DatabaseClock, Reading
 from tests.fixtures.host_clock import moved_clock, needs_faketime
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -50,6 +52,28 @@ async def test_it_counts_on_while_the_database_is_away(database: Database) -> No
     first = clock.now()
     await database.close()
     assert timedelta(0) < clock.now() - first < timedelta(seconds=30)
+
+
+KNOWN = Reading(told=datetime(2026, 1, 1, tzinfo=UTC), at=100.0, doubt_seconds=0.001)
+
+
+@pytest.mark.parametrize(
+    ("after_seconds", "ahead_seconds", "doubt_seconds", "taken"),
+    [
+        (15, 0.0, 0.001, True),
+        (15, 0.020, 0.050, False),  # a slow answer says nothing that was not known better
+        (1_000, 0.020, 0.050, True),  # by then the two clocks may have come that far apart
+        (15, 0.060, 0.050, True),  # more than both doubts: the database's clock was set
+        (15, -600.0, 0.050, True),
+    ],
+)
+def test_a_worse_answer_does_not_move_the_clock(
+    after_seconds: float, ahead_seconds: float, doubt_seconds: float, taken: bool
+) -> None:
+    at = KNOWN.at + after_seconds
+    told = KNOWN.time(at) + timedelta(seconds=ahead_seconds)
+    new = Reading(told=told, at=at, doubt_seconds=doubt_seconds)
+    assert KNOWN.better(new) is (new if taken else KNOWN)
 
 
 @needs_faketime
