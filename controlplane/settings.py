@@ -251,7 +251,7 @@ class Settings(BaseSettings):
         default=4 << 30, description="Hard limit of one build's memory; compilers of the largest packages take half."
     )
     image_index_url: str = Field(
-        default="", description="Package index of steps that name none; empty takes https://pypi.org/simple."
+        default="", description="Package index of steps that name none; empty takes that of uv."
     )
     image_index_hosts: tuple[str, ...] = Field(
         default=("pypi.org", "files.pythonhosted.org", "download.pytorch.org", "download-r2.pytorch.org"),

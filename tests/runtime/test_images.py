@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from controlplane.settings import Settings
 from runtime import trees
 from runtime.host import Host
 from runtime.image_builder import BuildLimits, BuiltImage, ImageBuilder, ImageFailedError, Stage
@@ -29,13 +30,14 @@ pytestmark = [
     pytest.mark.timeout(240),
 ]
 
+INDEX_HOSTS = Settings.model_fields["image_index_hosts"].default
 LIMITS = BuildLimits(
     builds_max=2,
     seconds_max=180,
     disk_bytes_max=1 << 30,
     memory_bytes_max=1 << 30,
     index_url="",
-    index_hosts=("pypi.org", "files.pythonhosted.org"),
+    index_hosts=INDEX_HOSTS,
 )
 BLOB = "sha256:" + "a" * 64
 
@@ -176,7 +178,7 @@ async def test_a_build_that_fails_says_what_and_leaves_nothing(
         "touch /etc/x",
         "cat /etc/shadow",
         "test -e /nodus/env/lib && test -S /run/nodus/api.sock",
-        "python -c \"import socket; socket.create_connection(('pypi.org', 443), 5)\"",
+        f"python -c \"import socket; socket.create_connection(('{INDEX_HOSTS[0]}', 443), 5)\"",
         "python -c \"import socket; assert socket.create_connection(('127.0.0.1', 3128), 5).recv(1)\"",
         'python -c "import os; os.setuid(0)"',
         "test $(id -u) -lt 200000",
