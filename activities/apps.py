@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import structlog
 
+from activities.waking import woken
 from controlplane.apps.members import Members, WriteAppStatus, app_of, count_members
 from controlplane.errors import ApiError
 from controlplane.store.cache import ObjectCache
@@ -39,12 +40,7 @@ class AppKeeper:
         while True:
             await self._recount()
             await asyncio.sleep(PAUSE_SECONDS)
-            try:
-                async with asyncio.timeout(RESYNC_SECONDS):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
-            self._wake.clear()
+            await woken(self._wake, RESYNC_SECONDS)
 
     def _changed(self, changes: Sequence[Change]) -> None:
         if any(change.key.kind in ("App", "Function") for change in changes):

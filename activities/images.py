@@ -17,6 +17,7 @@ from temporalio import activity
 
 from activities.build_image_contract import SETTLE_IMAGE, SUPERSEDED, ImageBuildInput, SettleImageInput
 from activities.engine import Engine, EngineUnavailableError
+from activities.waking import woken
 from controlplane.capacity.rows import WorkerQueries
 from controlplane.images.builds import READY, BuildEnd, BuildReference, SettleBuild
 from controlplane.settings import Settings
@@ -48,12 +49,7 @@ class ImageKeeper:
             for key, document in self._cache.of_kind("Image"):
                 if document["status"].get("phase") == "Pending" and "deletionTimestamp" not in document["metadata"]:
                     await self._start(key, document["metadata"]["uid"], document["metadata"]["generation"])
-            try:
-                async with asyncio.timeout(RESYNC_SECONDS):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
-            self._wake.clear()
+            await woken(self._wake, RESYNC_SECONDS)
 
     def _changed(self, changes: Sequence[Change]) -> None:
         # A stage that is shown needs nothing done; a phase that begins may.

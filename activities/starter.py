@@ -18,6 +18,7 @@ import structlog
 from activities.engine import Engine, EngineUnavailableError
 from activities.pacing import QUIET_SECONDS, Pacing, Traffic, TransitionMeter
 from activities.run_call_contract import CallOutcome, CallReference
+from activities.waking import woken
 from controlplane import failpoints
 from controlplane.calls.engine import DetachWorkflow, Ended, MarkReported
 from controlplane.calls.queries import CallQueries, UnreportedCall, UnstartedCall
@@ -164,7 +165,7 @@ class Starter:
     async def _report_for_ever(self) -> None:
         gate = asyncio.Semaphore(REPORTS_IN_FLIGHT)
         while True:
-            await _wait(self._wake, POLL_SECONDS)
+            await woken(self._wake, POLL_SECONDS)
             reports = await self._queries.unreported(LOOK_CALLS)
             if reports and not (await self._traffic()).quiet:
                 # Whoever waits for a decision goes first; ends are known to everybody but the engine.
@@ -195,7 +196,7 @@ class Starter:
     async def _start_for_ever(self) -> None:
         while True:
             hurried = self._waiting or self._board.count
-            await _wait(self._starts_wake, QUIET_SECONDS if hurried else POLL_SECONDS)
+            await woken(self._starts_wake, QUIET_SECONDS if hurried else POLL_SECONDS)
             await self._notice_attached()
             for uid in self._board.overdue(ATTACH_SECONDS_MAX):
                 self._asked_again.append(uid)
@@ -295,13 +296,3 @@ class Starter:
 
 def _reference(call: CallRef) -> CallReference:
     return CallReference(uid=call.uid, org=call.org, project=call.project, name=call.name)
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    """Until the event, which is cleared, or `seconds` have passed."""
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        pass
-    event.clear()
