@@ -96,7 +96,7 @@ async def until(system: System, name: str, *phases: str) -> None:
 @pytest.mark.case("C24")
 def test_a_thousand_calls_cancelled_while_they_start_end_within_five_seconds(stopped: System, full: bool) -> None:
     # As many at once as a small machine carries without being late itself.
-    count, wave = (250, 4) if full else (12, 3)
+    count, wave = (252, 4) if full else (12, 3)
     program = CANCEL_AT_RANDOM.format(seed=24, functions=FUNCTIONS, count=count, wave=wave)
     ends = json.loads(stopped.python(program, timeout=800).splitlines()[-1])
     assert len(ends) == count * len(FUNCTIONS)
