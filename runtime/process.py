@@ -222,7 +222,11 @@ class SandboxProcess:
         self.kill()
         if self._inner_pidfd >= 0:
             await _readable(self._inner_pidfd)
-        self._told += os.read(self._status, _STATUS_BYTES_MAX)
+        # Who has the pipe's other end goes with its parent, a moment later: only the sandbox's first process, where its
+        # number was not known yet, and this read must wait for it and not fail.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SETUP_SECONDS_MAX):
+                self._told += await _read_until_closed(self._status)
         for descriptor in (self._pidfd, self._inner_pidfd, self._control, self._status, self._grant):
             if descriptor >= 0:
                 os.close(descriptor)

@@ -10,8 +10,10 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from runtime import sandbox
@@ -231,9 +233,34 @@ async def test_an_ended_process_leaves_no_descriptor_open(
     assert own_descriptors() == before
 
 
+async def test_a_start_that_is_cancelled_ends_at_once_and_leaves_nothing(
+    tools: Tools, environment: Environment, tmp_path: Path
+) -> None:
+    """Also while bubblewrap is forking, when nobody knows yet what it has begun."""
+    before = own_descriptors()
+    for _ in range(20):
+        others = {process.pid for process in psutil.Process().children()}
+        group = Cgroups([]).create("x", Limits())
+        starting = asyncio.create_task(SandboxProcess.start(spec(environment, tmp_path), command("pass"), tools, group))
+        await eventually(partial(_has_forked, others))
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+    assert own_descriptors() == before
+    await eventually(lambda: processes_of(UID) == [])
+
+
+def _has_forked(others: set[int]) -> bool:
+    """Whether a child of this process that is not one of the others has a child itself."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return any(child.children() for child in psutil.Process().children() if child.pid not in others)
+    return False
+
+
 async def test_nothing_survives_the_process_that_started_it(environment: Environment, tmp_path: Path) -> None:
     source = f"""
 import asyncio, os, sys
+from functools import partial
 from pathlib import Path
 from runtime import sandbox
 from runtime.cgroups import Cgroups, Limits
