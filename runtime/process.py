@@ -25,6 +25,7 @@ from pathlib import Path
 
 from runtime import sandbox
 from runtime.cgroups import Cgroup
+from runtime.pipes import PIPE_BYTES_MAX, Descriptors, read_until_closed, readable, what_is_left, writable
 from runtime.sandbox import SandboxSpec, SandboxUnavailableError, Tools
 
 BRIDGE_PORT = 3128
@@ -33,8 +34,6 @@ EGRESS_PORT = 3129
 """Loopback port that leads to the egress proxy; of an attempt that may reach nothing, to nothing."""
 BRIDGES: Mapping[int, Path] = {BRIDGE_PORT: sandbox.API_SOCKET, EGRESS_PORT: sandbox.EGRESS_SOCKET}
 _SETUP_SECONDS_MAX = 30
-_STATUS_BYTES_MAX = 4_096
-_ERROR_BYTES_MAX = 4_096
 _INIT_SOURCE = Path(__file__).with_name("init.py")
 
 
@@ -114,14 +113,14 @@ class SandboxProcess:
 
         Raises SandboxUnavailableError with bubblewrap's or init's own words when it does not come so far.
         """
-        return await cls._start(spec, command, tools, cgroup, _Descriptors(), None)
+        return await cls._start(spec, command, tools, cgroup, Descriptors(), None)
 
     @classmethod
     async def start_waiting(
         cls, spec: SandboxSpec, command: Command, tools: Tools, cgroup: Cgroup | None
     ) -> SandboxProcess:
         """The same for a worker that waits for `grant`: its last argument is the descriptor to read its orders from."""
-        descriptors = _Descriptors()
+        descriptors = Descriptors()
         return await cls._start(spec, command, tools, cgroup, descriptors, descriptors.pipe_to_child())
 
     @classmethod
@@ -131,7 +130,7 @@ class SandboxProcess:
         command: Command,
         tools: Tools,
         cgroup: Cgroup | None,
-        descriptors: _Descriptors,
+        descriptors: Descriptors,
         grant: tuple[int, int] | None,
     ) -> SandboxProcess:
         try:
@@ -140,15 +139,21 @@ class SandboxProcess:
             descriptors.close()
             raise
         descriptors.close_child_ends()
+        told = asyncio.create_task(read_until_closed(info))
         try:
             async with asyncio.timeout(_SETUP_SECONDS_MAX):
-                process._hold_inner(await _read_until_closed(info), cgroup)
+                process._hold_inner(await asyncio.shield(told), cgroup)
                 os.write(gate, b"g")
                 await process._worker_started()
         except BaseException as error:
+            if isinstance(error, asyncio.CancelledError):
+                # Killed while it forks, bubblewrap would leave a child behind that nobody knows.
+                await asyncio.wait((told,), timeout=_SETUP_SECONDS_MAX)
+                with contextlib.suppress(ValueError, OSError, asyncio.InvalidStateError):
+                    process._hold_inner(told.result(), None)
             process.kill()
             await process.wait()
-            reason = _said(process.stderr)
+            reason = what_is_left(process.stderr).decode(errors="replace").strip()
             process.close_output()
             if isinstance(error, (ValueError, OSError, TimeoutError)):
                 # What init says itself is about the worker and not about the sandbox, which it is in already.
@@ -157,6 +162,8 @@ class SandboxProcess:
                 raise SandboxUnavailableError(problem) from error
             raise
         finally:
+            told.cancel()
+            await asyncio.wait((told,))
             os.close(info)
             os.close(gate)
         return process
@@ -164,14 +171,15 @@ class SandboxProcess:
     def _hold_inner(self, info: bytes, cgroup: Cgroup | None) -> None:
         """Take hold of the sandbox's PID 1, which is alive until we open the gate; ValueError when there is none."""
         inner = int(json.loads(info)["child-pid"])
-        self._inner_pidfd = os.pidfd_open(inner)
+        if self._inner_pidfd < 0:
+            self._inner_pidfd = os.pidfd_open(inner)
         if cgroup is not None:
             cgroup.add(inner)
 
     async def _worker_started(self) -> None:
         """Wait for init's first word; ValueError when the sandbox ended without one."""
-        await _readable(self._status)
-        self._told = os.read(self._status, _STATUS_BYTES_MAX)
+        await readable(self._status)
+        self._told = os.read(self._status, PIPE_BYTES_MAX)
         if not self._told:
             raise ValueError("it ended before the worker began")
 
@@ -198,7 +206,7 @@ class SandboxProcess:
             try:
                 orders = orders[os.write(self._grant, orders) :]
             except BlockingIOError:
-                await _writable(self._grant)
+                await writable(self._grant)
         os.close(self._grant)
         self._grant = -1
 
@@ -216,17 +224,13 @@ class SandboxProcess:
 
     async def wait(self) -> Ending:
         """Wait until nothing of the sandbox is left, release what is held for it and tell how it ended. Call once."""
-        await _readable(self._pidfd)
+        await readable(self._pidfd)
         ran_seconds = time.monotonic() - self._started_at
         code = self._popen.wait()
         self.kill()
         if self._inner_pidfd >= 0:
-            await _readable(self._inner_pidfd)
-        # Who has the pipe's other end goes with its parent, a moment later: only the sandbox's first process, where its
-        # number was not known yet, and this read must wait for it and not fail.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_SETUP_SECONDS_MAX):
-                self._told += await _read_until_closed(self._status)
+            await readable(self._inner_pidfd)
+        self._told += what_is_left(self._status)
         for descriptor in (self._pidfd, self._inner_pidfd, self._control, self._status, self._grant):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -273,48 +277,8 @@ def _unprepared(told: Sequence[str]) -> str | None:
             return None
 
 
-class _Descriptors:
-    """What one start opens: the child's ends are closed here once it has them, ours only if it never came to be."""
-
-    def __init__(self) -> None:
-        self._child_ends: list[int] = []
-        self._our_ends: list[int] = []
-
-    def memory(self, content: bytes) -> int:
-        self._child_ends.append(sandbox.memory_file(content))
-        return self._child_ends[-1]
-
-    def pipe_from_child(self) -> tuple[int, int]:
-        """(our reading end, the child's writing end)"""
-        ours, childs = os.pipe2(os.O_CLOEXEC)
-        return self._keep(ours, childs)
-
-    def pipe_to_child(self) -> tuple[int, int]:
-        """(our writing end, the child's reading end)"""
-        childs, ours = os.pipe2(os.O_CLOEXEC)
-        return self._keep(ours, childs)
-
-    def _keep(self, ours: int, childs: int) -> tuple[int, int]:
-        self._our_ends.append(ours)
-        self._child_ends.append(childs)
-        os.set_blocking(ours, False)
-        return ours, childs
-
-    def close_child_ends(self) -> None:
-        _close_all(self._child_ends)
-
-    def close(self) -> None:
-        _close_all(self._child_ends)
-        _close_all(self._our_ends)
-
-
-def _close_all(descriptors: list[int]) -> None:
-    while descriptors:
-        os.close(descriptors.pop())
-
-
 def _spawn(
-    spec: SandboxSpec, command: Command, tools: Tools, descriptors: _Descriptors, grant: tuple[int, int] | None
+    spec: SandboxSpec, command: Command, tools: Tools, descriptors: Descriptors, grant: tuple[int, int] | None
 ) -> tuple[SandboxProcess, int, int]:
     """Start bubblewrap; returns the process, the descriptor it tells its child's pid on, and the one that lets go.
 
@@ -356,47 +320,3 @@ def _spawn(
         stderr=stderr_child,
     )
     return SandboxProcess(popen, control, status, stdout, stderr, ours), info, gate
-
-
-async def _readable(descriptor: int) -> None:
-    """Return when `descriptor` has something to read; a pidfd has when its process is gone."""
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(descriptor, _tell, ready)
-    try:
-        await ready
-    finally:
-        loop.remove_reader(descriptor)
-
-
-async def _writable(descriptor: int) -> None:
-    """Return when `descriptor` takes more, or never will."""
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-    loop.add_writer(descriptor, _tell, ready)
-    try:
-        await ready
-    finally:
-        loop.remove_writer(descriptor)
-
-
-def _tell(ready: asyncio.Future[None]) -> None:
-    if not ready.done():
-        ready.set_result(None)
-
-
-async def _read_until_closed(descriptor: int) -> bytes:
-    told = b""
-    while True:
-        await _readable(descriptor)
-        chunk = os.read(descriptor, _STATUS_BYTES_MAX)
-        if not chunk or len(told) > _STATUS_BYTES_MAX:
-            return told
-        told += chunk
-
-
-def _said(descriptor: int) -> str:
-    """What a dead process left in its pipe, shortened."""
-    with contextlib.suppress(BlockingIOError):
-        return os.read(descriptor, _ERROR_BYTES_MAX).decode(errors="replace").strip()
-    return ""
