@@ -55,6 +55,7 @@ class Lease:
     variables: tuple[tuple[str, str], ...]
     directory: str | None
     egress: EgressPlan = field(default_factory=EgressPlan)
+    presets: tuple[str, ...] = ()
     start: StartPlan = field(default_factory=StartPlan)
     image: LeasedImage | None = None
     memory_bytes: int | None = None
@@ -95,6 +96,7 @@ class NodeApi:
             memory_bytes=quantity_bytes(resources["memory"]) if "memory" in resources else None,
             cpus=quantity_milli(resources["cpu"]) / 1_000 if "cpu" in resources else None,
             egress=EgressPlan(policy=told["egress"]["policy"], hosts=told["egress"]["hosts"]),
+            presets=tuple(told["egress"]["presets"]),
             start=StartPlan(
                 command=tuple(told["start"]["command"]),
                 init_command=tuple(told["start"]["initCommand"]["command"]),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -194,7 +194,7 @@ class RunWorkerActivities:
             memory_bytes_max=memory_bytes_max(lease, self._settings),
             cpus_least=lease.cpus or None,
             cpus_max=(lease.cpus or 0) * self._settings.worker_cpu_factor or None,
-            egress=lease.egress,
+            egress=replace(lease.egress, hosts=[*lease.egress.hosts, *await self._host.indexes.hosts(lease.presets)]),
             start=lease.start,
         )
 

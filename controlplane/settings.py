@@ -254,8 +254,8 @@ class Settings(BaseSettings):
         default="", description="Package index of steps that name none; empty takes that of uv."
     )
     image_index_hosts: tuple[str, ...] = Field(
-        default=("pypi.org", "files.pythonhosted.org", "download.pytorch.org", "download-r2.pytorch.org"),
-        description="Hosts, in a JSON list, that steps which install packages may reach, by https; others reach none.",
+        default=(),
+        description="Hosts, in a JSON list, that package steps may reach beside the index and its files, by https.",
     )
     image_collect_seconds: float = Field(
         default=600.0, description="Between two looks of a node for built images that no Function names."
@@ -271,6 +271,9 @@ class Settings(BaseSettings):
     egress_ports_closed: list[int] = Field(
         default=[25],
         description="Ports that no policy reaches: a worker must not send mail past the host's own server.",
+    )
+    egress_npm_hosts: tuple[str, ...] = Field(
+        default=(), description="Hosts of the preset npm-packages beside the one that npm on the node names."
     )
     egress_private_ranges: list[IPvAnyNetwork] = Field(
         default=[],

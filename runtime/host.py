@@ -14,7 +14,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from runtime import canary, sandbox
@@ -25,6 +25,7 @@ from runtime.egress.limits import EgressSettings
 from runtime.environments import Environment, Environments, Progress
 from runtime.images import ImageStore
 from runtime.logs import LogLimits
+from runtime.package_indexes import IndexSettings, PackageIndexes
 from runtime.pythons import PythonLocator, find_uv
 from runtime.sandbox import Tools
 from runtime.uids import FIRST_UID
@@ -48,6 +49,7 @@ class HostLimits:
     isolation_min: Level
     logs: LogLimits
     egress: EgressSettings
+    indexes: IndexSettings = field(default_factory=IndexSettings)
     warm_workers_max: int = 0
 
 
@@ -71,6 +73,7 @@ class Host:
         cgroups: Cgroups,
         api: ApiPool,
         egress: EgressGate,
+        indexes: PackageIndexes,
         limits: HostLimits,
         lock: int,
     ) -> None:
@@ -81,6 +84,7 @@ class Host:
         self.cgroups = cgroups
         self.api = api
         self.egress = egress
+        self.indexes = indexes
         self.limits = limits
         self.own_uids = os.geteuid() == 0
         self.warm = WarmPool(
@@ -174,6 +178,7 @@ async def open_host(
             cgroups=cgroups,
             api=ApiPool(api_url),
             egress=EgressGate(tools, interpreter, cgroups, limits.egress),
+            indexes=PackageIndexes(uv, environ, limits.indexes),
             limits=limits,
             lock=lock,
         )

@@ -29,6 +29,7 @@ from runtime.image_steps import Step, StepCommand
 from runtime.images import ImageMissingError, Manifest
 from runtime.index_proxy import IndexProxy
 from runtime.logs import LogCollector, Sink
+from runtime.package_indexes import PYTHON_PRESET
 from runtime.process import BRIDGE_PORT, Command, SandboxProcess
 from runtime.pythons import PythonMissingError
 from runtime.sandbox import SandboxSpec
@@ -59,14 +60,12 @@ class Stage(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class BuildLimits:
-    """Bounds of every build of this node, and the hosts of package indexes that it may ask."""
+    """Bounds of every build of this node."""
 
     builds_max: int
     seconds_max: float
     disk_bytes_max: int
     memory_bytes_max: int
-    index_url: str
-    index_hosts: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +216,8 @@ class ImageBuilder:
                 Limits(memory_bytes_max=self._limits.memory_bytes_max, pids_max=limits.pids_max, cpus_least=CPUS_LEAST),
             )
             stack.callback(cgroup.remove)
-            proxy = IndexProxy(self._limits.index_hosts, lambda host: logs.note(_refusal(host, self._limits)))
+            hosts = await self._host.indexes.hosts([PYTHON_PRESET])
+            proxy = IndexProxy(hosts, lambda host: logs.note(_refusal(host, hosts)))
             await proxy.listen(building / "online", uid)
             stack.callback(proxy.close)
             work = _Work(folder=building, environment=environment, tops=tops, logs=logs, uid=uid, cgroup=cgroup)
@@ -314,8 +314,9 @@ class ImageBuilder:
             return {}
         way_out = f"http://127.0.0.1:{BRIDGE_PORT}"
         told = {"HTTPS_PROXY": way_out, "https_proxy": way_out, "NO_PROXY": "", "no_proxy": ""}
-        if self._limits.index_url:
-            told["UV_DEFAULT_INDEX"] = self._limits.index_url
+        index_url = self._host.indexes.settings.python_url
+        if index_url:
+            told["UV_DEFAULT_INDEX"] = index_url
         if self._certificates is not None:
             told["SSL_CERT_FILE"] = str(_CERTIFICATES)
         return told
@@ -391,8 +392,8 @@ def _is_empty(folder: Path, top: str) -> bool:
     return not any(files for _, _, files in os.walk(folder / "tree" / "files" / top))
 
 
-def _refusal(host: str, limits: BuildLimits) -> str:
+def _refusal(host: str, hosts: Sequence[str]) -> str:
     return (
-        f"{host} is not among the package indexes of this server ({', '.join(limits.index_hosts)}); whoever runs it "
-        "can add it to NODUS_SERVER_IMAGE_INDEX_HOSTS"
+        f"{host} is not among the package indexes of this server ({', '.join(hosts) or 'none answers'}); "
+        "whoever runs it can add it to NODUS_SERVER_IMAGE_INDEX_HOSTS"
     )

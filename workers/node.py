@@ -31,6 +31,7 @@ from runtime.environments import EnvironmentFailedError
 from runtime.host import Host, HostLimits, open_host
 from runtime.image_builder import BuildLimits, ImageBuilder
 from runtime.logs import LogLimits
+from runtime.package_indexes import IndexSettings
 from runtime.pythons import PythonMissingError
 from runtime.supervisor import worker_template
 
@@ -172,8 +173,6 @@ def build_limits(settings: Settings) -> BuildLimits:
         seconds_max=settings.image_build_seconds_max,
         disk_bytes_max=settings.image_disk_bytes_max,
         memory_bytes_max=settings.image_memory_bytes_max,
-        index_url=settings.image_index_url,
-        index_hosts=settings.image_index_hosts,
     )
 
 
@@ -192,6 +191,11 @@ def host_limits(settings: Settings) -> HostLimits:
         logs=LogLimits(line_bytes_max=settings.log_line_bytes_max),
         warm_workers_max=settings.warm_workers_max,
         egress=egress_settings(settings),
+        indexes=IndexSettings(
+            python_url=settings.image_index_url,
+            python_hosts=settings.image_index_hosts,
+            npm_hosts=settings.egress_npm_hosts,
+        ),
     )
 
 

@@ -116,6 +116,12 @@ async def test_an_option_that_is_not_offered_is_unsupported_and_never_invalid(
     assert set(causes(error, Reason.UNSUPPORTED)) == {field}
 
 
+@pytest.mark.parametrize("presets", [["python-packages"], ["npm-packages", "python-packages"]])
+async def test_presets_of_packages_are_left_to_the_node_which_alone_knows_its_indexes(presets: list[str]) -> None:
+    stored = validated_spec(FUNCTION, await built(network=nodus.Egress.allow("a.example.org", presets=presets)))
+    assert egress_policy(stored) == EgressPolicy(policy="AllowList", hosts=["a.example.org"], presets=tuple(presets))
+
+
 @pytest.mark.parametrize(
     ("network", "policy"),
     [

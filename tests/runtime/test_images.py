@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from controlplane.settings import Settings
 from runtime import trees
 from runtime.host import Host
 from runtime.image_builder import BuildLimits, BuiltImage, ImageBuilder, ImageFailedError, Stage
@@ -30,14 +29,11 @@ pytestmark = [
     pytest.mark.timeout(240),
 ]
 
-INDEX_HOSTS = Settings.model_fields["image_index_hosts"].default
 LIMITS = BuildLimits(
     builds_max=2,
     seconds_max=180,
     disk_bytes_max=1 << 30,
     memory_bytes_max=1 << 30,
-    index_url="",
-    index_hosts=INDEX_HOSTS,
 )
 BLOB = "sha256:" + "a" * 64
 
@@ -178,7 +174,7 @@ async def test_a_build_that_fails_says_what_and_leaves_nothing(
         "touch /etc/x",
         "cat /etc/shadow",
         "test -e /nodus/env/lib && test -S /run/nodus/api.sock",
-        f"python -c \"import socket; socket.create_connection(('{INDEX_HOSTS[0]}', 443), 5)\"",
+        "python -c \"import socket; socket.create_connection(('192.0.2.1', 443), 5)\"",
         "python -c \"import socket; assert socket.create_connection(('127.0.0.1', 3128), 5).recv(1)\"",
         'python -c "import os; os.setuid(0)"',
         "test $(id -u) -lt 200000",
