@@ -1,7 +1,8 @@
 """Named points between two writes, at which a test may end or hold up a process.
 
 Whatever takes two steps can die between them. Each such place calls `reach` with its name; `FAILPOINTS` is the table of
-them, with what must hold if the process dies there, and `tests/faults/test_failpoints.py` walks it. Nothing happens at
+them, with what must hold if the process dies there, and `tests/faults/test_failpoints.py` walks it, together with
+`tests/e2e/test_dying_nodes.py` for a node's own. Nothing happens at
 any of them unless the setting `failpoints_dir` names a folder. There, a file with the name of a point says what happens
 to the first process that reaches it: `die`, or `wait` and a number of seconds, for which it stands still as one does
 that gets no CPU. The process takes the file away, so it happens once. `docs/faults.md` tells more.
@@ -35,9 +36,20 @@ FAILPOINTS: Mapping[str, str] = MappingProxyType(
         "worker-settled": "An attempt is closed and its workflow does not know. The repeated activity finds it closed.",
         "load-observed": "A Function's status is older than its tallies. The next look writes it.",
         "function-forgotten": "A Function without calls and tallies is still there. The next visit removes it.",
+        "warm-opened": "A user, a folder and a group are held for a worker that never came to be. The next start of "
+        "the node takes them back.",
+        "warm-made": "A worker waits and no pool knows of it. The kernel ends it with its node.",
+        "warm-taken": "A worker left its pool and has nothing of its attempt yet. Both are lost, and the attempt is "
+        "replaced.",
+        "warm-joined": "A worker has its attempt's sockets and no orders. Both are lost, and the attempt is replaced.",
+        "warm-granted": "A worker has its orders and nobody waits for its end. Both are lost, and the attempt is "
+        "replaced.",
+        "cold-opened": "An attempt has a user, a folder and a group and no worker. The next start of the node takes "
+        "them back, and the attempt is replaced.",
     }
 )
-"""What must hold if a process dies at each point."""
+"""What must hold if a process dies at each point. Those of `warm-` and `cold-` are in `runtime/`, which imports nothing
+of ours and is handed `reach`."""
 
 _folder: Path | None = None
 

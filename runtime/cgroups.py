@@ -94,12 +94,16 @@ class Cgroups:
 
     def create(self, name: str, limits: Limits) -> Cgroup:
         """A group for one attempt. A limit this host cannot set is left out; see `limits`."""
-        folders = []
-        for hierarchy in self._hierarchies:
-            folder = hierarchy.folder / name
-            folder.mkdir(exist_ok=True)
-            _limit(folder, hierarchy, limits)
-            folders.append((folder, hierarchy))
+        folders: list[tuple[Path, _Hierarchy]] = []
+        try:
+            for hierarchy in self._hierarchies:
+                folder = hierarchy.folder / name
+                folder.mkdir(exist_ok=True)
+                folders.append((folder, hierarchy))
+                _limit(folder, hierarchy, limits)
+        except OSError:
+            Cgroup(folders).remove()
+            raise
         return Cgroup(folders)
 
     def limit_all(self, limits: Limits) -> None:

@@ -13,7 +13,7 @@ import hashlib
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -76,7 +76,9 @@ class Host:
         indexes: PackageIndexes,
         limits: HostLimits,
         lock: int,
+        reach: Callable[[str], None],
     ) -> None:
+        self.reach = reach
         self.tools = tools
         self.guarantees = guarantees
         self.images = images
@@ -94,6 +96,7 @@ class Host:
             own_uids=self.own_uids,
             pids_max=limits.pids_max,
             size_max=limits.warm_workers_max,
+            reach=reach,
         )
         self._attempts = directory / "attempts"
         self._locator = locator
@@ -139,10 +142,17 @@ class Host:
 
 
 async def open_host(
-    *, directory: Path, environments: Path, api_url: str, environ: Mapping[str, str], limits: HostLimits
+    *,
+    directory: Path,
+    environments: Path,
+    api_url: str,
+    environ: Mapping[str, str],
+    limits: HostLimits,
+    reach: Callable[[str], None] = lambda point: None,
 ) -> Host:
     """Take `directory` for this node process and make the host ready.
 
+    `reach` is told each point of a start at which this process might die and leave half of it (docs/faults.md).
     Raises SandboxUnavailableError when this host cannot confine workers, HostInUseError when another node has the
     folder.
     """
@@ -181,6 +191,7 @@ async def open_host(
             indexes=PackageIndexes(uv, environ, limits.indexes),
             limits=limits,
             lock=lock,
+            reach=reach,
         )
     except BaseException:
         with contextlib.suppress(OSError):

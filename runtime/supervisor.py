@@ -21,17 +21,17 @@ from runtime.cgroups import Cgroup, Limits
 from runtime.egress.limits import EgressSettings
 from runtime.egress.rules import EgressRules, Policy, allowed_hosts
 from runtime.environments import Environment, EnvironmentFailedError
-from runtime.host import Host, HostLimits
+from runtime.host import Host
 from runtime.images import ImageMissingError
 from runtime.logs import LogCollector, Sink
 from runtime.process import Command, Ending, SandboxProcess
 from runtime.proxy import AttemptProxy, ClaimEvents
 from runtime.pythons import PythonMissingError
-from runtime.sandbox import SandboxSpec, SandboxUnavailableError
-from runtime.variables import BASE_VARIABLES, WorkerIdentity, worker_variables
-from runtime.warm import Template, WarmWorker, placed
+from runtime.sandbox import SandboxUnavailableError
+from runtime.templates import worker_template
+from runtime.variables import WorkerIdentity, worker_variables
+from runtime.warm import WarmWorker, placed
 
-WORKER_START = Path(__file__).with_name("worker_start.py").read_text()
 RELEASE_SECONDS = 0.3
 """Between SIGTERM and the answer to a held claim: the worker must have seen the signal first, or it polls again."""
 
@@ -235,7 +235,7 @@ class WorkerSupervisor:
             cpus_least=self._plan.cpus_least,
             cpus_max=self._plan.cpus_max,
         )
-        template = worker_template(environment, limits)
+        template = worker_template(environment, limits.scratch_bytes_max)
         variables, refused = worker_variables(
             identity, (*environment.variables, *self._plan.variables), proxied=self._plan.egress.proxied
         )
@@ -253,6 +253,7 @@ class WorkerSupervisor:
                 directory, name=identity.attempt, cgroups=self._host.cgroups, own_uid=self._host.own_uids, limits=caps
             )
             stack.callback(cell.close)
+            self._host.reach("cold-opened")
             await self._listen(cell, logs, stack)
             command = self._plan.start.applied(
                 replace(template.command, environment=variables, directory=self._directory)
@@ -283,18 +284,23 @@ class WorkerSupervisor:
         stack: contextlib.AsyncExitStack,
     ) -> bool:
         """Make a warm worker this attempt's; false when it died meanwhile, and nothing of it is left then."""
+        # For people who look for the processes of an attempt: its sandbox was not made in its own folder.
+        link = directory / "cell"
         try:
+            self._host.reach("warm-taken")
+            link.symlink_to(worker.directory)
             worker.cell.group.limit(caps)
             await self._listen(worker.cell, logs, stack)
+            self._host.reach("warm-joined")
             await worker.process.grant(variables, self._directory)
+            self._host.reach("warm-granted")
         except BaseException as error:
             await worker.end()
+            link.unlink(missing_ok=True)
             if isinstance(error, OSError):
                 return False
             raise
         stack.callback(worker.close)
-        # For people who look for the processes of an attempt: its sandbox was not made in its own folder.
-        (directory / "cell").symlink_to(worker.directory)
         self._process, self._group = worker.process, worker.cell.group
         return True
 
@@ -364,27 +370,6 @@ class WorkerSupervisor:
     def _cancel_timers(self) -> None:
         for name in list(self._timers):
             self._drop_timer(name)
-
-
-def worker_template(environment: Environment, limits: HostLimits) -> Template:
-    """What a worker on this environment is made of, whoever it will be for."""
-    prefix = environment.interpreter.prefix
-    interpreter = () if prefix.is_relative_to("/usr") else ((prefix, prefix),)
-    python = sandbox.ENVIRONMENT / "bin" / "python"
-    return Template(
-        spec=SandboxSpec(
-            uid=None,
-            read_only=((environment.path, sandbox.ENVIRONMENT), *interpreter, *environment.mounts),
-            scratch=environment.scratch,
-            scratch_bytes_max=limits.scratch_bytes_max,
-        ),
-        command=Command(
-            python=python,
-            arguments=(str(python), "-c", WORKER_START),
-            environment=BASE_VARIABLES,
-            directory=str(sandbox.WORKSPACE),
-        ),
-    )
 
 
 class _StoppedError(Exception):

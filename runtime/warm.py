@@ -17,6 +17,7 @@ import asyncio
 import itertools
 import shutil
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,8 +26,9 @@ import structlog
 from runtime import sandbox
 from runtime.cells import Cell
 from runtime.cgroups import Cgroups, Limits
-from runtime.process import Command, SandboxProcess
+from runtime.process import SandboxProcess
 from runtime.sandbox import SandboxSpec, SandboxUnavailableError, Tools
+from runtime.templates import Template
 
 QUIET_SECONDS_MAX = 30.0
 """A worker that loads a model may take minutes to its first claim; the pool is not kept empty for all of them."""
@@ -34,17 +36,6 @@ FAILED_PAUSE_SECONDS = 30.0
 """After a sandbox could not be made; attempts meet the same fault and report it."""
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Template:
-    """What a worker is made of before it is anybody's; equal ones are interchangeable.
-
-    `spec` has neither a uid nor a run folder, `command` no variable of a Function.
-    """
-
-    spec: SandboxSpec
-    command: Command
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +53,15 @@ class WarmWorker:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     async def end(self) -> None:
-        """End it unused, and close it."""
+        """End it unused, and close it. Whoever is cancelled meanwhile waits until nothing of it is left."""
+        ending = asyncio.ensure_future(self._end())
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            await asyncio.wait([ending])
+            raise
+
+    async def _end(self) -> None:
         self.process.kill()
         await self.process.wait()
         self.process.close_output()
@@ -73,13 +72,22 @@ class WarmPool:
     """The warm workers of one node, at most `size_max`."""
 
     def __init__(
-        self, *, directory: Path, tools: Tools, cgroups: Cgroups, own_uids: bool, pids_max: int, size_max: int
+        self,
+        *,
+        directory: Path,
+        tools: Tools,
+        cgroups: Cgroups,
+        own_uids: bool,
+        pids_max: int,
+        size_max: int,
+        reach: Callable[[str], None],
     ) -> None:
         self._directory = directory
         self._tools = tools
         self._cgroups = cgroups
         self._own_uids = own_uids
         self._pids_max = pids_max
+        self._reach = reach
         self._wanted: deque[Template] = deque(maxlen=size_max)
         self._waiting: list[WarmWorker] = []
         self._starting: set[object] = set()
@@ -175,8 +183,10 @@ class WarmPool:
                 own_uid=self._own_uids,
                 limits=Limits(pids_max=self._pids_max),
             )
+            self._reach("warm-opened")
             spec = placed(template.spec, cell)
             process = await SandboxProcess.start_waiting(spec, template.command, self._tools, cell.group)
+            self._reach("warm-made")
         except BaseException:
             if cell is not None:
                 cell.close()

@@ -25,6 +25,7 @@ from activities.build_image import BuildImageActivities, collect_images
 from activities.node_api import NodeApi
 from activities.run_worker import RunWorkerActivities, report_lost_workers
 from activities.run_worker_contract import node_task_queue
+from controlplane import failpoints
 from controlplane.settings import Settings
 from runtime.egress.limits import EgressLimits, EgressSettings
 from runtime.environments import EnvironmentFailedError
@@ -33,7 +34,7 @@ from runtime.image_builder import BuildLimits, ImageBuilder
 from runtime.logs import LogLimits
 from runtime.package_indexes import IndexSettings
 from runtime.pythons import PythonMissingError
-from runtime.supervisor import worker_template
+from runtime.templates import worker_template
 
 BUILD_ID = "node"
 """Constant: without one the SDK hashes every module at start, about a second; nodes are not versioned in the engine."""
@@ -58,12 +59,14 @@ async def run_node(settings: Settings) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    failpoints.watch_folder(settings.failpoints_dir)
     host = await open_host(
         directory=settings.data_dir / "node",
         environments=settings.data_dir / "environments",
         api_url=settings.api_url,
         environ=os.environ,
         limits=host_limits(settings),
+        reach=failpoints.reach,
     )
     try:
         async with _node_api(settings) as api:
@@ -148,7 +151,7 @@ async def _warm(host: Host) -> None:
     minor = f"{sys.version_info.major}.{sys.version_info.minor}"
     try:
         environment = await host.environment(minor, lambda step: log.info("environment", step=step))
-        host.warm.expect(worker_template(environment, host.limits))
+        host.warm.expect(worker_template(environment, host.limits.scratch_bytes_max))
     except (PythonMissingError, EnvironmentFailedError) as error:
         log.warning("no environment was built ahead", python=minor, problem=str(error))
     await host.warm.run()

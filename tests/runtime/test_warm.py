@@ -18,9 +18,9 @@ import pytest
 from runtime.environments import Environment
 from runtime.host import Host, open_host
 from runtime.process import grant_orders
-from runtime.supervisor import WORKER_START, Phase, WorkerPlan, WorkerReport, WorkerSupervisor, worker_template
+from runtime.supervisor import Phase, WorkerPlan, WorkerReport, WorkerSupervisor
+from runtime.templates import WORKER_START, Template, worker_template
 from runtime.variables import BASE_VARIABLES, WorkerIdentity
-from runtime.warm import Template
 from tests.fixtures.eventually import eventually
 from tests.runtime.conftest import LIMITS, OWN_MINOR, Log
 from tests.runtime.scripted_api import ScriptedApi
@@ -62,7 +62,7 @@ async def host(
 async def filled(host: Host, environment: Environment) -> AsyncIterator[Host]:
     """The host with its pool full, and being kept full."""
     keeping = asyncio.create_task(host.warm.run())
-    host.warm.expect(worker_template(environment, host.limits))
+    host.warm.expect(worker_template(environment, host.limits.scratch_bytes_max))
     await eventually(lambda: host.warm.waiting == 1, within=60)
     yield host
     keeping.cancel()
@@ -179,7 +179,7 @@ async def test_its_limits_are_those_of_the_attempt(filled: Host, api: ScriptedAp
 
 async def test_a_pool_that_ends_leaves_nothing(host: Host, environment: Environment, tmp_path: Path) -> None:
     keeping = asyncio.create_task(host.warm.run())
-    host.warm.expect(worker_template(environment, host.limits))
+    host.warm.expect(worker_template(environment, host.limits.scratch_bytes_max))
     await eventually(lambda: host.warm.waiting == 1, within=60)
     process = waiting_process(host)
     keeping.cancel()
@@ -192,7 +192,7 @@ async def test_a_pool_that_ends_leaves_nothing(host: Host, environment: Environm
 async def test_none_is_made_while_a_worker_starts_that_somebody_waits_for(host: Host, environment: Environment) -> None:
     host.warm.hold_back("a start")
     keeping = asyncio.create_task(host.warm.run())
-    host.warm.expect(worker_template(environment, host.limits))
+    host.warm.expect(worker_template(environment, host.limits.scratch_bytes_max))
     await asyncio.sleep(0)
     assert host.warm.waiting == 0
     host.warm.let_go("a start")
