@@ -27,7 +27,7 @@ from controlplane.calls.queries import CallQueries, FunctionLoad
 from controlplane.calls.reports import Redactor
 from controlplane.capacity.attempts import StartOrder, StartWorkers
 from controlplane.capacity.function_status import Band, Observation, WriteFunctionStatus
-from controlplane.capacity.pool import Member, PoolFacts, PoolPlan, desired_workers, plan
+from controlplane.capacity.pool import PoolFacts, PoolPlan, desired_workers, member_of, plan
 from controlplane.capacity.revision import pool_revision, requests
 from controlplane.capacity.rows import AttemptState, LiveWorker, NodeLoad, StartRecord, WorkerQueries, WorkerRow
 from controlplane.clock import Clock
@@ -214,7 +214,10 @@ class Autoscaler:
     async def _look(self, keys: Iterable[Key]) -> None:
         """Gather facts about these Functions in four queries and act on each."""
         documents = {key: document for key in keys if (document := self._cache.get(key)) is not None}
-        revisions = {document["metadata"]["uid"]: pool_revision(document) for document in documents.values()}
+        images = {key: image_use(key, document, self._cache) for key, document in documents.items()}
+        revisions = {
+            document["metadata"]["uid"]: pool_revision(document, images[key]) for key, document in documents.items()
+        }
         if not documents:
             return
         loads, workers, starts, node = await asyncio.gather(
@@ -234,7 +237,7 @@ class Autoscaler:
                 load=loads.get(uid),
                 workers=workers[uid],
                 starts=starts[uid],
-                image=image_use(key, document, self._cache),
+                image=images[key],
             )
             memory = self._memory.setdefault(uid, PoolMemory(since=self._clock.now()))
             await self._measure(look, memory)
@@ -278,7 +281,7 @@ class Autoscaler:
             max_workers=scaling["maxWorkers"],
             target_concurrency=scaling["targetConcurrency"],
             scaledown_window=window,
-            members=[_member(worker, look.revision) for worker in look.workers],
+            members=[member_of(worker, look.revision) for worker in look.workers],
             peak_workers=memory.peak(now, window),
             start_failures=look.starts.failures,
             last_failure_at=look.starts.last_failure_at,
@@ -380,20 +383,6 @@ class Autoscaler:
             redact = await self._redactor(look.uid)
             printed = redact(await self._workers.last_output(failure))
             memory.failure_message = "\n".join(filter(None, [look.starts.last_failure_message, printed]))
-
-
-def _member(worker: LiveWorker, revision: str) -> Member:
-    row = worker.row
-    ready = row.state == AttemptState.READY
-    times = [time for time in (row.ready_at, row.last_busy_at) if time is not None]
-    return Member(
-        uid=row.uid,
-        current=row.pool == revision,
-        ready=ready,
-        draining=row.draining,
-        busy=worker.busy,
-        idle_since=max(times) if ready and not worker.busy and times else None,
-    )
 
 
 def _is_leaving(function: Mapping[str, Document]) -> bool:

@@ -26,7 +26,7 @@ from runtime.cgroups import Cgroup, Limits
 from runtime.environments import Environment, EnvironmentFailedError
 from runtime.host import Host
 from runtime.image_steps import Step, StepCommand
-from runtime.images import ImageMissingError, Manifest
+from runtime.images import ImageMissingError, Manifest, image_digest
 from runtime.index_proxy import IndexProxy
 from runtime.logs import LogCollector, Sink
 from runtime.package_indexes import PYTHON_PRESET
@@ -35,7 +35,7 @@ from runtime.pythons import PythonMissingError
 from runtime.sandbox import SandboxSpec
 from runtime.uids import lease_uid
 
-RECIPE = 1
+RECIPE = 2
 """Raise it when the way images are built changes; old ones are then built anew."""
 WATCH_SECONDS = 1.0
 CPUS_LEAST = 1.0
@@ -340,7 +340,7 @@ class ImageBuilder:
             raise ImageFailedError("StepFailed", f"what the steps left cannot be an image: {error}") from error
         interpreter = work.environment.interpreter
         return Manifest(
-            digest=sealed.digest,
+            digest=image_digest(sealed.digest, work.variables, work.directory),
             size_bytes=sealed.size_bytes,
             python_version=interpreter.version,
             executable=str(interpreter.executable),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -52,6 +53,12 @@ class Manifest:
     def to_json(self) -> bytes:
         """The file's content."""
         return json.dumps(asdict(self), indent=1).encode()
+
+
+def image_digest(tree: str, variables: Mapping[str, str], directory: str | None) -> str:
+    """What an image is pinned to: its files, whose own digest is `tree`, and how a worker starts on them."""
+    facts = json.dumps([tree, sorted(variables.items()), directory])
+    return f"sha256:{hashlib.sha256(facts.encode()).hexdigest()}"
 
 
 class ImageStore:
@@ -159,7 +166,7 @@ class ImageStore:
         folder = self.folder(key)
         try:
             manifest = Manifest(**_loaded(folder / MANIFEST))
-            found = trees.summary(folder / "tree").digest
+            found = image_digest(trees.summary(folder / "tree").digest, manifest.variables, manifest.directory)
         except FileNotFoundError:
             raise ImageMissingError("this node does not have the image") from None
         except (OSError, TypeError, ValueError, trees.TreeRefusedError) as error:

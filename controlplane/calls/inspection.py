@@ -22,6 +22,7 @@ from controlplane.capacity.revision import pool_revision
 from controlplane.capacity.rows import WorkerQueries
 from controlplane.clock import Clock
 from controlplane.errors import not_found
+from controlplane.images.use import image_use
 from controlplane.machinery.kind import API_VERSION
 from controlplane.settings import Settings
 from controlplane.store.cache import ObjectCache
@@ -136,7 +137,8 @@ class CallInspector:
             if row is not None and row.state in WAITING_STATES:
                 seen = await self._look(connection, row)
         if seen is not None and seen.function is not None and not seen.pool.ready:
-            uid, revision = seen.row.function_uid, pool_revision(seen.function)
+            uid, image = seen.row.function_uid, image_use(seen.row.function_key, seen.function, self._cache)
+            revision = pool_revision(seen.function, image)
             starts = (await self._workers.start_records({uid: revision}))[uid]
             failure = starts.last_failure_message or ""
             seen = replace(seen, pool=replace(seen.pool, start_failures=starts.failures, last_failure=failure))

@@ -99,8 +99,9 @@ def observed_status(function: Document, seen: Observation, now: datetime) -> Doc
     estimate = _estimate(status.get("estimate", {}), seen)
     if estimate:
         status["estimate"] = estimate
-    if seen.image.digest is not None:
-        status["image"] = {"reference": seen.image.reference, "digest": seen.image.digest}
+    if seen.image.reference is not None:
+        told = {"reference": seen.image.reference, "digest": seen.image.digest}
+        status["image"] = {name: value for name, value in told.items() if value is not None}
     if seen.handled_requests:
         status["handledRequests"] = {**status.get("handledRequests", {}), **seen.handled_requests}
     return status
@@ -146,7 +147,8 @@ def _ready_condition(function: Document, seen: Observation, generation: int) -> 
 
     if function["spec"].get("state") == "Stopped":
         return ready("False", "Stopped", "stopped by request; calls queue until it is started")
-    if seen.image.state is not ImageState.READY and not seen.current_ready:
+    pending = seen.image.state is ImageState.PENDING and not seen.current_ready
+    if pending or seen.image.state is ImageState.FAILED:
         return ready("False", seen.image.reason, seen.image.message)
     if seen.start_failures and not seen.current_ready:
         return ready("False", "StartupFailed", seen.failure_message or "a worker of this version did not start")

@@ -13,9 +13,11 @@ from typing import Any
 import asyncpg
 
 from controlplane import failpoints
+from controlplane.capacity.revision import pool_revision
 from controlplane.clock import Clock, format_time
 from controlplane.errors import ApiError, Reason, not_found
 from controlplane.identity.tokens import TokenHasher, mint_attempt_token
+from controlplane.images.use import CATALOG, use_of
 from controlplane.secrets.environment import NoteSecretUse, SecretReader
 from controlplane.secrets.held import HoldVersions
 from controlplane.store.cache import ObjectCache
@@ -24,8 +26,9 @@ from controlplane.store.database import Database
 from controlplane.store.writer import Writer
 
 _ATTEMPT = """
-SELECT uid, org, project, function, function_uid, epoch, concurrency, finished_at FROM attempts WHERE uid = $1
+SELECT uid, org, project, function, function_uid, epoch, pool, concurrency, finished_at FROM attempts WHERE uid = $1
 """
+_NOTE_REVISION = "UPDATE attempts SET pool = $2 WHERE uid = $1"
 _MESSAGES = {
     "Preparing": "the environment of the worker is being prepared",
     "Starting": "the worker's process runs and loads the function",
@@ -77,10 +80,15 @@ class AttemptLeases:
         changes meanwhile.
         """
         row = await self._live(attempt, epoch)
-        function = await self._cache.read(Key("Function", row["org"], row["project"], row["function"]))
+        key = Key("Function", row["org"], row["project"], row["function"])
+        function = await self._cache.read(key)
         if function is None or function["metadata"]["uid"] != row["function_uid"]:
             raise not_found("functions", row["function"])
-        image = await self._image(Key("Function", row["org"], row["project"], row["function"]), function["spec"])
+        image = await self._image(key, function["spec"])
+        revision = pool_revision(function, CATALOG if image is None else use_of(image))
+        if revision != row["pool"]:
+            # Its Function changed since it was decided on: it is what it is made of.
+            await self._writer.write(_NoteRevision(attempt, revision))
         environment = await self._secrets.environment(row["org"], row["project"], function["spec"])
         minted = await mint_attempt_token(
             self._database, self._hasher, attempt=attempt, epoch=epoch, now=self._clock.now()
@@ -130,6 +138,20 @@ class AttemptLeases:
         if rows[0]["epoch"] != epoch or rows[0]["finished_at"] is not None:
             raise _over(attempt)
         return rows[0]
+
+
+class _NoteRevision:
+    """Writes which revision a worker is of."""
+
+    def __init__(self, attempt: str, revision: str) -> None:
+        self._attempt = attempt
+        self._revision = revision
+
+    def reads(self) -> Reads:
+        return Reads()
+
+    def apply(self, tx: Tx) -> None:
+        tx.execute(_NOTE_REVISION, (self._attempt, self._revision))
 
 
 class _NotePhase:

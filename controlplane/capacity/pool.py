@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from controlplane.capacity.rows import AttemptState, LiveWorker
 from controlplane.images.use import ImageState
 
 START_BACKOFF_SECONDS_MAX = 60.0
@@ -93,6 +94,21 @@ class PoolPlan:
     """When the plan will change without any other cause."""
     lacks_room: bool = False
     """More would be started if the hosts had room."""
+
+
+def member_of(worker: LiveWorker, revision: str) -> Member:
+    """What a plan wants to know of a worker, when `revision` is the present one."""
+    row = worker.row
+    ready = row.state == AttemptState.READY
+    times = [time for time in (row.ready_at, row.last_busy_at) if time is not None]
+    return Member(
+        uid=row.uid,
+        current=row.pool == revision,
+        ready=ready,
+        draining=row.draining,
+        busy=worker.busy,
+        idle_since=max(times) if ready and not worker.busy and times else None,
+    )
 
 
 def desired_workers(facts: PoolFacts) -> int:

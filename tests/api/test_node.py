@@ -9,6 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
+from controlplane.capacity.revision import pool_revision
+from controlplane.images.use import CATALOG
 from tests.fixtures.app import ServedApi
 from tests.fixtures.plane import PutObject, insert_attempt
 
@@ -100,6 +102,14 @@ async def test_what_is_over_or_unknown_is_not_leased(project: ServedApi, node: h
         refused = await node.post(f"/node/v1/attempts/{uid}/lease", json={"epoch": epoch})
         assert refused.status_code == status, uid
     assert await project.core.database.fetchval("SELECT count(*) FROM tokens WHERE attempt = $1", newer) == 0
+
+
+async def test_a_worker_is_of_the_revision_that_it_is_made_of(project: ServedApi, node: httpx.AsyncClient) -> None:
+    function = await project.function(workingDir="/srv")
+    uid = await attempt_of(project, function, pool="decided-before")
+    assert (await node.post(f"/node/v1/attempts/{uid}/lease", json={"epoch": 1})).status_code == 200
+    told = await project.core.database.fetchval("SELECT pool FROM attempts WHERE uid = $1", uid)
+    assert told == pool_revision(function, CATALOG)
 
 
 async def test_a_missing_secret_is_named_in_the_refusal(project: ServedApi, node: httpx.AsyncClient) -> None:

@@ -131,6 +131,60 @@ for image in (nodus.Image.debian_slim().apt_install("git"), nodus.Image.from_reg
     assert "nodus/python:3.12" in lines[1]
 
 
+ANSWER = 'import nodus; print(nodus.Function.from_name("changed", "answer").remote(0))'
+SPAWN = 'import nodus; print(nodus.Function.from_name("changed", "answer").spawn(6).name)'
+GET = "import nodus; print(nodus.FunctionCall.from_name({name!r}).get(timeout=120))"
+
+
+async def test_an_image_that_is_changed_under_its_name_replaces_the_workers_of_its_functions(system: System) -> None:
+    def function() -> dict[str, Any]:
+        [found] = system.objects("functions", fieldSelector="metadata.name=changed-answer")
+        status: dict[str, Any] = found["status"]
+        return status
+
+    def ready() -> tuple[str, str]:
+        [found] = [one for one in function()["conditions"] if one["type"] == "Ready"]
+        return found["status"], found["reason"]
+
+    def change(*steps: dict[str, Any]) -> None:
+        body = json.dumps({"spec": {"steps": [{"workdir": "/srv"}, *steps]}})
+        system.kubectl("patch", f"image/{name}", "--type=merge", "-p", body)
+
+    def digest() -> str:
+        told: str = json.loads(system.kubectl("get", f"image/{name}", "-o", "json"))["status"].get("digest", "")
+        return told
+
+    system.nodus("deploy", str(APPS / "images" / "changed.py"))
+    assert system.python(ANSWER, timeout=240) == "one\n"
+    name = image_named(system, "echo one")["metadata"]["name"]
+    first = digest()
+    assert function()["image"] == {"reference": f"{name}@{first}", "digest": first}
+
+    running = system.python(SPAWN).strip()
+    await eventually(lambda: function()["workers"]["busy"] == 1, within=60)
+    change({"run": ["echo two > /srv/answer"]})
+    await eventually(lambda: digest() not in ("", first), within=120)
+    # What is queued from now on waits for the new one, and what runs ends where it began.
+    assert system.python(ANSWER, timeout=240) == "two\n"
+    assert system.python(GET.format(name=running)) == "one\n"
+    assert {(call["status"]["phase"], call["status"]["recoveries"]) for call in system.calls("changed-answer")} == {
+        ("Succeeded", 0)
+    }
+    second = digest()
+    assert function()["image"]["digest"] == second
+
+    # What cannot be built replaces nothing.
+    change({"run": ["exit 7"]})
+    await eventually(lambda: ready() == ("False", "ImageBuildFailed"), within=120)
+    assert system.python(ANSWER) == "two\n"
+
+    # The files are those of before: how a worker starts on them is a part of an image as well.
+    change({"run": ["echo two > /srv/answer"]}, {"env": {"ANSWER": "three"}})
+    await eventually(lambda: digest() not in ("", first, second), within=120)
+    await eventually(lambda: system.python(ANSWER, timeout=240) == "three\n", within=120)
+    system.nodus("delete", "app/changed")
+
+
 async def test_a_node_that_dies_in_a_build_builds_it_after_all(own_system: System) -> None:
     own_system.start()
     folder = own_system.data_dir / "environments"

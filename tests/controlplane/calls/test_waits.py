@@ -7,6 +7,7 @@ import random
 import pytest
 
 from controlplane.capacity.revision import pool_revision
+from controlplane.images.use import CATALOG
 from tests.fixtures.calls import raised, said, succeeded
 from tests.fixtures.inspecting import Inspecting, attach, bring_down, lose
 
@@ -93,7 +94,7 @@ async def test_busy_workers_a_stop_and_failed_starts_are_told_apart(inspecting: 
     await lose(calls, worker)
     await calls.database.execute(
         "UPDATE attempts SET ready_at = NULL, pool = $1, reason = 'CustomerExit', message = $2",
-        pool_revision(await calls.get("Function", "f")),
+        pool_revision(await calls.get("Function", "f"), CATALOG),
         "the worker exited with code 1 before its first claim\nTraceback of the user",
     )
     failing = await inspecting.wait(name)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from controlplane.capacity.function_status import Band, Observation, WriteFunctionStatus, observed_status
-from controlplane.images.use import ImageState, ImageUse
+from controlplane.images.use import CATALOG, ImageState, ImageUse
 from controlplane.store.contract import Document, Key
 from tests.fixtures.calls import ORG, PROJECT, Calls
 
@@ -51,6 +51,20 @@ def ready_of(status: Document) -> tuple[str, str]:
             "Running",
             "WorkersReady",
             ("False", "StartupFailed"),
+        ),
+        (
+            function(),
+            {"idle": 1, "current_ready": 1, "image": ImageUse(state=ImageState.PENDING, reason="ImagePending")},
+            "Running",
+            "WorkersReady",
+            ("True", "WorkersReady"),
+        ),
+        (
+            function(),
+            {"idle": 1, "current_ready": 1, "image": ImageUse(state=ImageState.FAILED, reason="ImageBuildFailed")},
+            "Running",
+            "WorkersReady",
+            ("False", "ImageBuildFailed"),
         ),
     ],
 )
@@ -134,3 +148,15 @@ async def test_an_equal_status_writes_nothing(calls: Calls) -> None:
     assert not await calls.writer.write(write)
     assert not await calls.writer.write(WriteFunctionStatus(key, "another", Observation()))
     assert calls.feed.last_rv == revision
+
+
+def test_a_function_tells_what_its_image_is_pinned_to() -> None:
+    def told(image: ImageUse) -> Document:
+        status: Document = observed_status(function(), Observation(image=image, generation=3), NOW)
+        return dict(status["image"])
+
+    assert told(CATALOG) == {"reference": "kept"}
+    pinned = ImageUse(reference="i@sha256:1", digest="sha256:1")
+    assert told(pinned) == {"reference": "i@sha256:1", "digest": "sha256:1"}
+    assert told(ImageUse(reference="nodus/python:3.11")) == {"reference": "nodus/python:3.11"}
+    assert told(ImageUse(state=ImageState.PENDING)) == {"reference": "kept"}
