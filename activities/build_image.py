@@ -115,6 +115,7 @@ async def collect_images(host: Host, api: NodeApi, *, every_seconds: float, idle
         except (ApiUnavailableError, ApiRefusedError) as error:
             log.info("images are not collected now", problem=str(error))
             continue
+        host.warm.forget_images(kept)
         removed = await host.images.collect(kept, idle_seconds)
         if removed:
             log.info("images removed", keys=removed)

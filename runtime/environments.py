@@ -40,7 +40,8 @@ class Environment:
     """A finished environment: its folder, the interpreter it is built on, and what an image adds to it.
 
     `mounts` are files that a worker sees read-only, `scratch` folders that it may write to, `variables` and `directory`
-    what it starts with unless its Function says otherwise.
+    what it starts with unless its Function says otherwise. `image` is the key of the image; `may_wait` tells whether a
+    worker that is not anybody's yet may start in it.
     """
 
     key: str
@@ -50,6 +51,8 @@ class Environment:
     scratch: tuple[Path, ...] = ()
     variables: tuple[tuple[str, str], ...] = ()
     directory: str | None = None
+    image: str | None = None
+    may_wait: bool = True
 
 
 class Environments:

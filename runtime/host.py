@@ -96,6 +96,7 @@ class Host:
             own_uids=self.own_uids,
             pids_max=limits.pids_max,
             size_max=limits.warm_workers_max,
+            lease=images.lease,
             reach=reach,
         )
         self._attempts = directory / "attempts"

@@ -13,15 +13,12 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import os
-import shutil
-import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from runtime import image_steps, sandbox, trees
+from runtime import image_layout, image_steps, sandbox, trees
 from runtime.cgroups import Cgroup, Limits
 from runtime.environments import Environment, EnvironmentFailedError
 from runtime.host import Host
@@ -33,6 +30,7 @@ from runtime.package_indexes import PYTHON_PRESET
 from runtime.process import BRIDGE_PORT, Command, SandboxProcess
 from runtime.pythons import PythonMissingError
 from runtime.sandbox import SandboxSpec
+from runtime.start_hooks import start_hooks
 from runtime.uids import lease_uid
 
 RECIPE = 2
@@ -40,11 +38,9 @@ RECIPE = 2
 WATCH_SECONDS = 1.0
 CPUS_LEAST = 1.0
 """What a build gets beside workers that want all processors, as if it were a worker of one."""
-_EXTRACT_SOURCE = Path(__file__).with_name("image_extract.py")
 _CERTIFICATES = Path("/nodus/certificates.pem")
 _SYSTEM_CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 _WORKER_CHECK = "import nodus._worker"
-_WORKER_PACKAGE = "nodus-compute"
 
 Fetch = Callable[[str, Path], Awaitable[None]]
 """Writes the bytes of a blob (`sha256:…`) to a file; raises whatever may pass by itself."""
@@ -209,7 +205,7 @@ class ImageBuilder:
             if lease is not None:
                 stack.callback(lease.release)
             uid = lease.uid if lease else None
-            await trees.to_end(_lay_out, building, environment, tops, uid, self._limits)
+            await trees.to_end(image_layout.lay_out, building, environment, tops, uid)
             limits = self._host.limits
             cgroup = self._host.cgroups.create(
                 building.name.strip("."),
@@ -253,7 +249,8 @@ class ImageBuilder:
         if await self._run(work, check) != 0:
             raise ImageFailedError(
                 "StepFailed",
-                f"with these packages the worker of {_WORKER_PACKAGE} cannot be imported any more; the log says why",
+                f"with these packages the worker of {image_layout.WORKER_PACKAGE} cannot be imported any more; the log "
+                "says why",
             )
 
     async def _run(self, work: _Work, command: StepCommand) -> int:
@@ -346,7 +343,10 @@ class ImageBuilder:
             executable=str(interpreter.executable),
             variables=work.variables,
             directory=work.directory,
-            scratch=[top for top in work.tops if top != sandbox.WORKSPACE.name and _is_empty(work.folder, top)],
+            scratch=[
+                top for top in work.tops if top != sandbox.WORKSPACE.name and image_layout.is_empty(work.folder, top)
+            ],
+            start_hooks=start_hooks(work.folder / "tree" / "env", work.environment.path),
         )
 
 
@@ -364,32 +364,6 @@ _BUILD_VARIABLES = {
     "PYC_INVALIDATION_MODE": "CHECKED_HASH",
 }
 """What commands of a build start with; nothing of the node's own."""
-
-
-def _lay_out(folder: Path, base: Environment, tops: Sequence[str], uid: int | None, limits: BuildLimits) -> None:
-    """The folders of a build; those that its commands write to belong to their user."""
-    folder.mkdir(mode=0o700)
-    owned = [folder / "cache", folder / "project", *(folder / "tree" / "files" / top for top in tops)]
-    for path in (folder / "online", folder / "offline", folder / "inputs", *owned):
-        path.mkdir(parents=True)
-        path.chmod(0o755)
-    shutil.copy(_EXTRACT_SOURCE, folder / "inputs" / image_steps.EXTRACT.name)
-    (folder / "inputs" / image_steps.CONSTRAINTS.name).write_text(_constraints(base))
-    environment = folder / "tree" / "env"
-    subprocess.run(["cp", "-a", "--reflink=auto", "--", str(base.path), str(environment)], check=True)
-    if uid is not None:
-        subprocess.run(["chown", "-R", f"{uid}:{uid}", "--", str(environment), *map(str, owned)], check=True)
-
-
-def _constraints(base: Environment) -> str:
-    """The worker's own package stays as the node has it; all others may change as far as it allows."""
-    found = sorted(base.path.glob(f"lib/python*/site-packages/{_WORKER_PACKAGE.replace('-', '_')}-*.dist-info"))
-    return "".join(f"{_WORKER_PACKAGE}=={path.name.removesuffix('.dist-info').rsplit('-', 1)[1]}\n" for path in found)
-
-
-def _is_empty(folder: Path, top: str) -> bool:
-    """Whether a top folder holds folders only, as one that was just made a working directory does."""
-    return not any(files for _, _, files in os.walk(folder / "tree" / "files" / top))
 
 
 def _refusal(host: str, hosts: Sequence[str]) -> str:

@@ -49,6 +49,8 @@ class Manifest:
     directory: str | None
     scratch: list[str]
     """Top folders without any file: workers may write to them."""
+    start_hooks: list[str]
+    """What it adds to an interpreter's start (`start_hooks.py`); a worker may wait in an image that adds nothing."""
 
     def to_json(self) -> bytes:
         """The file's content."""
@@ -122,6 +124,8 @@ class ImageStore:
             scratch=tuple(Path("/", top) for top in manifest.scratch),
             variables=tuple(manifest.variables.items()),
             directory=manifest.directory,
+            image=key,
+            may_wait=not manifest.start_hooks,
         )
 
     def publish(self, key: str, manifest: Manifest) -> None:

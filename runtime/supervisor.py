@@ -245,9 +245,10 @@ class WorkerSupervisor:
         warm.hold_back(self)
         stack.callback(warm.let_go, self)
         self._notify(Phase.STARTING)
-        # A worker that waits is the public one, and would keep the files of an image that nobody leases any more.
-        plain = self._plan.image is None and self._plan.start == StartPlan()
-        waiting = warm.take(template) if plain else None
+        # A worker that waits is the public one; what bounds it until then must be replaced by bounds of this attempt.
+        bounded = caps.memory_bytes_max is not None and caps.cpus_least is not None
+        ready_made = environment.may_wait and (template.image is None or bounded) and self._plan.start == StartPlan()
+        waiting = warm.take(template) if ready_made else None
         if waiting is None or not await self._grant(waiting, directory, variables, caps, logs, stack):
             cell = Cell.open(
                 directory, name=identity.attempt, cgroups=self._host.cgroups, own_uid=self._host.own_uids, limits=caps

@@ -22,11 +22,13 @@ WORKER_START = Path(__file__).with_name("worker_start.py").read_text()
 class Template:
     """The sandbox and the command of a worker; equal ones are interchangeable.
 
-    `spec` has neither a uid nor a run folder, `command` no variable of a Function.
+    `spec` has neither a uid nor a run folder, `command` no variable of a Function. `image` is the key of the image
+    whose files it mounts, if any: whoever starts a worker holds a lease of it for as long as the worker lives.
     """
 
     spec: SandboxSpec
     command: Command
+    image: str | None = None
 
 
 def worker_template(environment: Environment, scratch_bytes_max: int) -> Template:
@@ -47,4 +49,5 @@ def worker_template(environment: Environment, scratch_bytes_max: int) -> Templat
             environment=BASE_VARIABLES,
             directory=str(sandbox.WORKSPACE),
         ),
+        image=environment.image,
     )

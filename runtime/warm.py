@@ -9,15 +9,20 @@ worker is a second process from the beginning.
 The pool keeps what the last starts of this host asked for, makes one at a time, and makes none while a worker that
 somebody waits for is starting. When the node dies, the kernel ends these sandboxes as it ends all others, and the next
 start of the node clears away their groups and folders.
+
+Workers of built images wait as well, unless their image runs something of its own when an interpreter starts
+(`start_hooks.py`). Each holds a lease of its image, and goes when no Function names that any more. Nobody pays for what
+an image does in a worker that waits, so it gets little until it is granted.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import shutil
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,6 +39,10 @@ QUIET_SECONDS_MAX = 30.0
 """A worker that loads a model may take minutes to its first claim; the pool is not kept empty for all of them."""
 FAILED_PAUSE_SECONDS = 30.0
 """After a sandbox could not be made; attempts meet the same fault and report it."""
+IMAGE_MEMORY_BYTES_MAX = 512 << 20
+"""Of a worker that waits in an image; ten times what the imports of the public worker take."""
+IMAGE_CPUS_LEAST = 0.1
+"""Its share beside workers that somebody pays for."""
 
 log = structlog.get_logger(__name__)
 
@@ -46,11 +55,12 @@ class WarmWorker:
     directory: Path
     cell: Cell
     process: SandboxProcess
+    held: contextlib.ExitStack
+    """What goes with it: its cell, its folder, the lease of its image."""
 
     def close(self) -> None:
         """Give back what it held of the host; its process must be gone."""
-        self.cell.close()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        self.held.close()
 
     async def end(self) -> None:
         """End it unused, and close it. Whoever is cancelled meanwhile waits until nothing of it is left."""
@@ -80,6 +90,7 @@ class WarmPool:
         own_uids: bool,
         pids_max: int,
         size_max: int,
+        lease: Callable[[str], contextlib.AbstractContextManager[None]],
         reach: Callable[[str], None],
     ) -> None:
         self._directory = directory
@@ -87,6 +98,7 @@ class WarmPool:
         self._cgroups = cgroups
         self._own_uids = own_uids
         self._pids_max = pids_max
+        self._lease = lease
         self._reach = reach
         self._wanted: deque[Template] = deque(maxlen=size_max)
         self._waiting: list[WarmWorker] = []
@@ -117,6 +129,11 @@ class WarmPool:
                 return worker
         return None
 
+    def forget_images(self, kept: Collection[str]) -> None:
+        """Keep no worker of an image that is not among these."""
+        forgotten = [template for template in self._wanted if template.image is not None and template.image not in kept]
+        self._forget(forgotten)
+
     def hold_back(self, start: object) -> None:
         """Make no worker while this start goes on; a start is anything that can tell itself from others."""
         self._starting.add(start)
@@ -134,9 +151,13 @@ class WarmPool:
                 await self._quiet()
                 try:
                     done = await self._step()
-                except (SandboxUnavailableError, OSError) as error:
-                    log.warning("no worker was started ahead", problem=str(error))
-                    await asyncio.sleep(FAILED_PAUSE_SECONDS)
+                except _NotMadeError as error:
+                    log.warning("no worker was started ahead", image=error.template.image, problem=str(error))
+                    if error.template.image is None:
+                        await asyncio.sleep(FAILED_PAUSE_SECONDS)
+                    else:
+                        # The image's own fault, or it is gone; whoever starts from it the next time is told.
+                        self._forget([error.template])
                     continue
                 if not done:
                     await self._changed.wait()
@@ -170,29 +191,47 @@ class WarmPool:
         self._waiting.append(await self._make(missing[-1]))
         return True
 
+    def _forget(self, templates: Collection[Template]) -> None:
+        kept = [template for template in self._wanted if template not in templates]
+        self._wanted = deque(kept, maxlen=self._wanted.maxlen)
+        self._changed.set()
+
     async def _make(self, template: Template) -> WarmWorker:
         name = f"warm-{next(self._numbers)}"
         directory = self._directory / name
-        directory.mkdir(mode=0o700)
-        cell: Cell | None = None
-        try:
-            cell = Cell.open(
-                directory,
-                name=name,
-                cgroups=self._cgroups,
-                own_uid=self._own_uids,
-                limits=Limits(pids_max=self._pids_max),
-            )
-            self._reach("warm-opened")
-            spec = placed(template.spec, cell)
-            process = await SandboxProcess.start_waiting(spec, template.command, self._tools, cell.group)
-            self._reach("warm-made")
-        except BaseException:
-            if cell is not None:
-                cell.close()
-            shutil.rmtree(directory, ignore_errors=True)
-            raise
-        return WarmWorker(template=template, directory=directory, cell=cell, process=process)
+        with contextlib.ExitStack() as stack:
+            try:
+                if template.image is not None:
+                    stack.enter_context(self._lease(template.image))
+                directory.mkdir(mode=0o700)
+                stack.callback(shutil.rmtree, directory, ignore_errors=True)
+                limits = self._limits_of(template)
+                cell = Cell.open(directory, name=name, cgroups=self._cgroups, own_uid=self._own_uids, limits=limits)
+                stack.callback(cell.close)
+                self._reach("warm-opened")
+                spec = placed(template.spec, cell)
+                process = await SandboxProcess.start_waiting(spec, template.command, self._tools, cell.group)
+                self._reach("warm-made")
+            except (SandboxUnavailableError, OSError, RuntimeError) as error:
+                raise _NotMadeError(template) from error
+            return WarmWorker(template=template, directory=directory, cell=cell, process=process, held=stack.pop_all())
+
+    def _limits_of(self, template: Template) -> Limits:
+        """Those of a worker that waits; whoever takes one of an image replaces every one of them."""
+        if template.image is None:
+            return Limits(pids_max=self._pids_max)
+        return Limits(memory_bytes_max=IMAGE_MEMORY_BYTES_MAX, pids_max=self._pids_max, cpus_least=IMAGE_CPUS_LEAST)
+
+
+class _NotMadeError(Exception):
+    """A worker of this template could not be started; the cause says why."""
+
+    def __init__(self, template: Template) -> None:
+        super().__init__(template)
+        self.template = template
+
+    def __str__(self) -> str:
+        return str(self.__cause__)
 
 
 def placed(spec: SandboxSpec, cell: Cell) -> SandboxSpec:
