@@ -5,8 +5,8 @@ the node hold for its workers too, and leftovers of a crash are found by name. W
 to write (an unprivileged server, a container with a read-only tree, a version 2 group that may not delegate because
 it holds processes itself) there are no limits, `Cgroups.limits` says which exist, and nothing pretends otherwise.
 
-Version 2 with controllers is written from the kernel's documentation and has not run on such a host
-yet.
+Version 2 with controllers is written from the kernel's documentation. Its tests know the files of such a tree and have
+no kernel behind them: it has not run on such a host yet.
 """
 
 from __future__ import annotations

@@ -60,6 +60,78 @@ def test_a_limit_is_left_out_where_its_controller_is_missing(tmp_path: Path) -> 
     assert [path.name for path in (tmp_path / "x").iterdir()] == ["pids.max"]
 
 
+@pytest.fixture
+def version_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the files of a version 2 tree in which this process is; no kernel stands behind it."""
+    (tmp_path / "cgroup.controllers").write_text("cpuset cpu io memory pids\n")
+    (tmp_path / "cgroup.subtree_control").write_text("")
+    proc = {
+        "/proc/self/cgroup": "0::/\n",
+        "/proc/self/mountinfo": f"42 41 0:26 / {tmp_path} rw - cgroup2 cgroup2 rw,nsdelegate\n",
+    }
+    read = Path.read_text
+    monkeypatch.setattr(Path, "read_text", lambda path, *given: proc.get(str(path)) or read(path, *given))
+    return tmp_path
+
+
+def test_version_2_hands_its_controllers_down_to_the_groups_of_workers(version_2: Path) -> None:
+    opened = open_cgroups("x")
+    assert opened.limits == {"memory", "pids", "cpu"}
+    for folder in (version_2, version_2 / "nodus-x"):
+        assert (folder / "cgroup.subtree_control").read_text() == "+memory +pids +cpu"
+    opened.create("one", Limits(memory_bytes_max=1024)).add(4711)
+    assert (version_2 / "nodus-x" / "one" / "memory.max").read_text() == "1024"
+    assert (version_2 / "nodus-x" / "one" / "cgroup.procs").read_text() == "4711"
+
+
+def test_version_2_offers_only_the_controllers_that_the_group_above_has(version_2: Path) -> None:
+    (version_2 / "cgroup.controllers").write_text("pids\n")
+    assert open_cgroups("x").limits == {"pids"}
+
+
+def test_version_2_without_a_controller_sets_no_limits_and_leaves_no_folder(version_2: Path) -> None:
+    (version_2 / "cgroup.controllers").write_text("\n")
+    assert open_cgroups("x").limits == frozenset()
+    assert not (version_2 / "nodus-x").exists()
+
+
+def test_version_2_that_may_not_hand_down_sets_no_limits(version_2: Path) -> None:
+    # What the kernel says where the group itself holds processes; a folder in place of the file refuses as well.
+    (version_2 / "cgroup.subtree_control").unlink()
+    (version_2 / "cgroup.subtree_control").mkdir()
+    assert open_cgroups("x").limits == frozenset()
+
+
+def test_version_2_tells_of_ends_for_want_of_memory_and_kills_a_group_at_once(version_2: Path) -> None:
+    group = open_cgroups("x").create("one", Limits())
+    folder = version_2 / "nodus-x" / "one"
+    (folder / "memory.events").write_text("low 0\nhigh 0\nmax 7\noom 2\noom_kill 3\noom_group_kill 1\n")
+    assert group.out_of_memory_kills() == 3
+    sleeper = subprocess.Popen(["sleep", "600"])
+    try:
+        (folder / "cgroup.procs").write_text(f"{sleeper.pid}\n")
+        (folder / "cgroup.kill").write_text("")
+        group.remove()
+        # The kernel ends all of them at the one word; nobody reads pids that might be others by then.
+        assert (folder / "cgroup.kill").read_text() == "1"
+        assert sleeper.poll() is None
+        # A kernel before 5.14 has no such file.
+        (folder / "cgroup.kill").unlink()
+        group.remove()
+        assert sleeper.wait(5) == -9
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+
+
+def test_a_group_that_cannot_be_made_in_every_tree_is_left_in_none(tmp_path: Path) -> None:
+    there, gone = (_Hierarchy(folder=tmp_path / name, controllers=("pids",), version=1) for name in ("a", "b"))
+    there.folder.mkdir()
+    with pytest.raises(FileNotFoundError):
+        Cgroups([there, gone]).create("one", Limits())
+    assert list(there.folder.iterdir()) == []
+
+
 def test_a_host_without_groups_sets_no_limits_and_says_so() -> None:
     none = Cgroups([])
     group = none.create("x", Limits(memory_bytes_max=1, pids_max=1))
