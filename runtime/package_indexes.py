@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
-import httpx
 import structlog
 
 PYTHON_PRESET = "python-packages"
@@ -119,6 +118,9 @@ def _said(program: Sequence[str], environ: Mapping[str, str]) -> str:
 
 def _hosts_of_files(index_url: str) -> list[str]:
     """Where an index keeps its files, by the page of one project that it has."""
+    # `up` loads this module for the limits of a host and asks no index, so its start does not wait for a client.
+    import httpx
+
     page = f"{index_url.rstrip('/')}/{KNOWN_PROJECT}/"
     body = bytearray()
     try:
