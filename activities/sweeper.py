@@ -18,6 +18,7 @@ import structlog
 from activities.attempts import AttemptActivities
 from activities.departures import Departures
 from activities.engine import Engine, EngineUnavailableError
+from activities.ledger_keeper import LedgerKeeper
 from activities.queue_explainer import QueueExplainer
 from activities.retention import Retention
 from activities.run_call_contract import CallReference
@@ -80,6 +81,7 @@ class Sweeper:
         departures: Departures,
         attempts: AttemptActivities,
         retention: Retention,
+        ledger: LedgerKeeper,
         explainer: QueueExplainer,
         settings: Settings,
         clock: Clock,
@@ -110,6 +112,7 @@ class Sweeper:
             Chore("wake silent workflows", 10.0, self.wake_silent_workflows),
             Chore("explain late decisions", 5.0, explainer.explain_late_decisions),
             Chore("collect garbage", 30.0, self.collect_garbage),
+            *(Chore(*chore) for chore in ledger.chores),
             *(Chore(f"forget {name}", every, do) for name, every, do in retention.chores),
         )
 

@@ -1,4 +1,4 @@
-"""The operator's command: `python -m workers up|api|control|node|init|health`.
+"""The operator's command: `python -m workers up|api|control|node|init|health|ledger`.
 
 Each command imports only what it runs, since a process should not pay for the others' libraries.
 """
@@ -82,6 +82,15 @@ def init(
     token = asyncio.run(initialise(read_settings(), key_file))
     if token is not None and key_file is None:
         typer.echo(f"NODUS_API_KEY={token}")
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
+def ledger(context: typer.Context) -> None:
+    """Look after money: verify, balance, grant, limit, refund."""
+    with loading():
+        from workers.ledger import app as commands
+
+    commands(context.args, prog_name="python -m workers ledger")
 
 
 @app.command()

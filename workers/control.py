@@ -30,6 +30,7 @@ from activities.engine import Engine, EngineUnavailableError
 from activities.farewell import Farewell
 from activities.images import ImageActivities, ImageKeeper
 from activities.incarnation import EngineKeeper
+from activities.ledger_keeper import LedgerKeeper
 from activities.queue_explainer import QueueExplainer
 from activities.retention import Retention
 from activities.run_call_contract import CONTROL_TASK_QUEUE
@@ -163,6 +164,7 @@ class Control:
             departures=departures,
             attempts=attempts,
             retention=retention,
+            ledger=LedgerKeeper(database, writer, clock),
             explainer=explainer,
             settings=settings,
             clock=clock,

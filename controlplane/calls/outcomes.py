@@ -20,7 +20,8 @@ from controlplane.calls.decide import Cause, Decision, Facts, Finish, Recover, R
 from controlplane.calls.rows import CallRow, CallState
 from controlplane.calls.transitions import Ending
 from controlplane.clock import format_time
-from controlplane.ledger.pricing import call_charge_micro_usd, worker_seconds
+from controlplane.ledger.pricing import FLAT_BOOK
+from controlplane.ledger.transfers import Basis, Subject, charge, record
 from controlplane.machinery.quantities import parse_duration, parse_money
 from controlplane.settings import Settings
 from controlplane.store.contract import Document, Tx
@@ -34,6 +35,7 @@ class CallRules:
     """The settings that outcomes depend on."""
 
     rate_micro_usd_per_hour: int
+    pricebook: str
     retry_jitter_fraction: float
     deadline_early_seconds: float
     deadline_grace_seconds: int
@@ -45,6 +47,7 @@ class CallRules:
         """The rules of this server."""
         return cls(
             rate_micro_usd_per_hour=parse_money(settings.worker_rate_usd_per_hour),
+            pricebook=f"{FLAT_BOOK}{settings.worker_rate_usd_per_hour}",
             retry_jitter_fraction=settings.retry_jitter_fraction,
             deadline_early_seconds=settings.deadline_early_seconds,
             deadline_grace_seconds=settings.deadline_grace_seconds,
@@ -76,8 +79,8 @@ def conclude(tx: Tx, row: CallRow, function: Document | None, outcome: Outcome, 
     `function` is its Function if that still exists; only causes that can continue a call read it. The call's object
     must be loaded. A call that does not run is not charged.
     """
-    charged = _charged(CallBook.of(tx), row, outcome, rules)
-    charge, row = charged.charge_micro_usd - row.charge_micro_usd, charged
+    charged = _charged(tx, row, outcome, rules)
+    cost, row = charged.charge_micro_usd - row.charge_micro_usd, charged
     facts = facts_of(row, function, outcome, rules)
     decision = decide(facts)
     document = present_document(tx, row)
@@ -92,7 +95,7 @@ def conclude(tx: Tx, row: CallRow, function: Document | None, outcome: Outcome, 
             followed=decision,
             reported=outcome.reported or let_go,
             told="" if let_go else told,
-            charge_micro_usd=charge,
+            charge_micro_usd=cost,
             kept_max=rules.dispatches_kept_max,
         )
     match decision:
@@ -170,15 +173,28 @@ def duration_seconds(text: str) -> float:
     return parse_duration(text)
 
 
-def _charged(book: CallBook, row: CallRow, outcome: Outcome, rules: CallRules) -> CallRow:
+def _charged(tx: Tx, row: CallRow, outcome: Outcome, rules: CallRules) -> CallRow:
+    """The row with what its present dispatch costs, which enters the ledger with this batch."""
     if row.state is not CallState.RUNNING or row.started_at is None:
         return row
-    charge = 0
+    cost = 0
     if outcome.ran_until is not None:
-        seconds = worker_seconds(row.started_at, _within_time(row, outcome.ran_until, rules))
-        charge = call_charge_micro_usd(seconds, rules.rate_micro_usd_per_hour, row.concurrency or 1)
-    book.charge(row, charge)
-    return replace(row, charge_micro_usd=row.charge_micro_usd + charge)
+        basis = Basis(
+            dispatch=row.dispatches,
+            period_start=row.started_at,
+            period_end=_within_time(row, outcome.ran_until, rules),
+            rate_micro_usd_per_hour=rules.rate_micro_usd_per_hour,
+            shares=row.concurrency or 1,
+            pricebook=rules.pricebook,
+        )
+        cost = basis.cost_micro_usd
+        record(tx, charge(row.org, cost, _subject(row), basis))
+    CallBook.of(tx).charge(row, cost)
+    return replace(row, charge_micro_usd=row.charge_micro_usd + cost)
+
+
+def _subject(row: CallRow) -> Subject:
+    return Subject(kind="FunctionCall", project=row.project, name=row.name, uid=row.uid, function_uid=row.function_uid)
 
 
 def _within_time(row: CallRow, ran_until: datetime, rules: CallRules) -> datetime:

@@ -11,6 +11,8 @@ from datetime import datetime, timedelta
 
 _MICROSECOND = timedelta(microseconds=1)
 _SECONDS_PER_HOUR = 3_600
+FLAT_BOOK = "flat-"
+"""The version of prices that are one rate for every worker begins so, and ends with that rate."""
 
 
 def worker_seconds(started_at: datetime, ended_at: datetime) -> int:

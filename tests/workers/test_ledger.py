@@ -1,0 +1,42 @@
+"""The operator's commands about money, as an operator types them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from controlplane.store.database import Database
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+async def command(database_url: str, *words: str) -> tuple[int, str]:
+    """Exit code and all output of one command."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "workers", "ledger", *words, cwd=ROOT, stdout=-1, stderr=-2,
+        env={**os.environ, "NODUS_SERVER_DATABASE_URL": database_url},
+    )  # fmt: skip
+    output, _ = await process.communicate()
+    return process.returncode or 0, output.decode()
+
+
+async def test_an_operator_grants_limits_and_verifies(database_url: str, database: Database) -> None:
+    assert await command(database_url, "verify") == (0, "the ledger balances\n")
+    for _ in range(2):
+        code, told = await command(database_url, "grant", "25", "--name", "welcome")
+        assert (code, "available  25.00" in told, "floor      none" in told) == (0, True, True), told
+    code, told = await command(database_url, "limit")
+    assert (code, "floor      0.00" in told) == (0, True), told
+    code, told = await command(database_url, "refund", "charge/x/1", "1.00", "--name", "sorry")
+    assert (code, "fix:" in told) == (1, True), told
+    code, told = await command(database_url, "grant", "0.0000001", "--name", "tiny")
+    assert (code, "decimal USD" in told) == (2, True), told
+    await database.execute(
+        "SET session_replication_role = replica; UPDATE ledger_accounts SET debits_micro_usd = 1; "
+        "RESET session_replication_role"
+    )
+    code, told = await command(database_url, "verify")
+    assert code == 1
+    assert "grants/default tells debits of 0.000001 USD and its transfers 25.00 USD" in told
