@@ -1,4 +1,4 @@
-"""`GET …/functioncalls/{name}/wait` and `/timeline`: why a call waits, and what happened to it.
+"""`GET …/functioncalls/{name}/wait`, `/timeline` and `/charges`: why a call waits, what happened to it, what it cost.
 
 Objects of their own that are made when they are asked for (`controlplane/calls/inspection.py`), served to whoever may
 read the call.
@@ -32,7 +32,7 @@ class CallRoutes:
 
     def __init__(self, inspector: CallInspector, require_project: RequireProject) -> None:
         self._require_project = require_project
-        self._views = {"wait": inspector.wait, "timeline": inspector.timeline}
+        self._views = {"wait": inspector.wait, "timeline": inspector.timeline, "charges": inspector.charges}
 
     def subresources(self) -> Mapping[tuple[str, str, str], SubresourceHandler]:
         """What joins the generic routes."""

@@ -1,8 +1,8 @@
-"""What a person can ask about one call: why it waits, and what happened to it.
+"""What a person can ask about one call: why it waits, what happened to it, and what that cost.
 
-Both views are made from rows when they are asked for, in one snapshot each, and stored nowhere. Every query is bounded
+The views are made from rows when they are asked for, in one snapshot each, and stored nowhere. Every query is bounded
 whatever the length of the queue: counting stops at a limit that the answer names. The rule behind the reasons is
-`calls/waits.py`, the story is `calls/timeline.py`; `api/calls.py` serves them.
+`calls/waits.py`, the story is `calls/timeline.py`, the audit `calls/charges.py`; `api/calls.py` serves them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from controlplane.calls.charges import TRANSFERS, TRANSFERS_MAX, CallTransfer, charges_status
 from controlplane.calls.rows import CallRow, CallState
 from controlplane.calls.selection import engine_lag
 from controlplane.calls.timeline import PastDispatch, timeline_status
@@ -123,11 +124,24 @@ class CallInspector:
         """The call's FunctionCallTimeline; NotFound when there is no such call."""
         async with self._database.snapshot() as connection:
             document, row = await _call(connection, key)
-            records = await connection.fetch(
-                DISPATCHES, document["metadata"]["uid"], self._settings.call_dispatches_kept_max
-            )
-        past = [PastDispatch(**dict(record)) for record in reversed(records)]
+            past = await self._past(connection, document)
         return _view("FunctionCallTimeline", document, timeline_status(document, past, row, self._clock.now()))
+
+    async def charges(self, key: Key) -> Document:
+        """The call's FunctionCallCharges; NotFound when there is no such call."""
+        async with self._database.snapshot() as connection:
+            document, _ = await _call(connection, key)
+            past = await self._past(connection, document)
+            records = await connection.fetch(TRANSFERS, document["metadata"]["uid"], TRANSFERS_MAX)
+        transfers = [CallTransfer(**dict(record)) for record in records]
+        return _view("FunctionCallCharges", document, charges_status(document, past, transfers))
+
+    async def _past(self, connection: Connection, document: Document) -> list[PastDispatch]:
+        """The dispatches of the call that have ended and are kept, oldest first."""
+        records = await connection.fetch(
+            DISPATCHES, document["metadata"]["uid"], self._settings.call_dispatches_kept_max
+        )
+        return [PastDispatch(**dict(record)) for record in reversed(records)]
 
     async def wait(self, key: Key) -> Document:
         """The call's FunctionCallWait; NotFound when there is no such call."""

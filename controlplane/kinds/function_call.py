@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, StringConstraints
 from controlplane.clock import format_time, parse_time
 from controlplane.errors import ApiError, Cause, Reason, invalid
 from controlplane.kinds.call_views import FunctionCallTimelineStatus, FunctionCallWaitStatus
+from controlplane.kinds.charge_views import FunctionCallChargesStatus
 from controlplane.kinds.money import Estimate
 from controlplane.kinds.payload import Payload
 from controlplane.kinds.references import ObjectName, digest_of
@@ -261,6 +262,13 @@ FUNCTION_CALL = Kind(
     ),
     owners_from_first_apply=True,
     subresources=(
+        Subresource(
+            "charges",
+            ("get",),
+            "How its cost came about: intervals, rates and entries of the ledger, worked out once more.",
+            kind="FunctionCallCharges",
+            status=FunctionCallChargesStatus,
+        ),
         Subresource("log", ("get",), "What its worker printed while it ran the call."),
         Subresource(
             "timeline",

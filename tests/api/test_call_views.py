@@ -1,4 +1,4 @@
-"""`/wait` and `/timeline` as clients reach them: paths, refusals, discovery and the document that describes them."""
+"""`/wait`, `/timeline` and `/charges` as clients reach them: paths, refusals, discovery, the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from tests.api.test_access import key
 from tests.fixtures.app import CALL, ROOT, ServedApi
 
-VIEWS = {"wait": "FunctionCallWait", "timeline": "FunctionCallTimeline"}
+VIEWS = {"wait": "FunctionCallWait", "timeline": "FunctionCallTimeline", "charges": "FunctionCallCharges"}
 
 
 @pytest.fixture

@@ -134,7 +134,7 @@ def test_what_outlives_its_delete_is_held_by_a_finalizer() -> None:
 
 def test_what_is_served_below_an_object_only_is_named_and_has_a_model() -> None:
     views = [item for kind in KINDS.values() for item in kind.subresources if item.status is not None]
-    assert {item.kind for item in views} == {"FunctionCallWait", "FunctionCallTimeline"}
+    assert {item.kind for item in views} == {"FunctionCallWait", "FunctionCallTimeline", "FunctionCallCharges"}
     assert not {item.kind for item in views} & KINDS.keys()
     assert {item.verbs for item in views} == {("get",)}
 

@@ -1,0 +1,53 @@
+"""What is served at `…/functioncalls/{name}/charges`: how the cost of a call came about, worked out once more.
+
+Nobody stores it: `controlplane/calls/charges.py` makes it, from the dispatches of the call and from the ledger, when it
+is asked for.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from controlplane.machinery.model import ApiModel
+from controlplane.machinery.quantities import Money
+
+
+class CallCharge(ApiModel):
+    """What one dispatch of the call cost, and from what that follows."""
+
+    dispatch: int | None = Field(default=None, description="Which dispatch of the call, from 1.")
+    attempt: str | None = Field(default=None, description="The worker that had it; unset for dispatches long ago.")
+    start_time: str | None = Field(default=None, description="From when it is charged.")
+    end_time: str | None = Field(default=None, description="Until when it is charged.")
+    seconds: int | None = Field(default=None, description="Whole seconds of it; a begun second counts.")
+    rate_usd_per_hour: Money | None = Field(default=None, description="What its worker costs an hour.")
+    shares: int | None = Field(default=None, description="Places of that worker, which share the rate.")
+    pricebook_version: str | None = Field(default=None, description="The price book that the rate is from.")
+    amount_usd: Money = Field(description="What was charged.")
+    recomputed_usd: Money | None = Field(default=None, description="What the rule makes of the fields above.")
+    transaction: str | None = Field(default=None, description="The entry of the ledger; unset when it was free.")
+    reason: str | None = Field(default=None, description="Why nothing was charged.")
+
+
+class CallRefund(ApiModel):
+    """A part of the cost that was given back."""
+
+    transaction: str = Field(description="The entry of the ledger.")
+    of: str = Field(description="The transaction of the charge.")
+    amount_usd: Money = Field(description="How much.")
+    time: str = Field(description="When.")
+    reason: str | None = Field(default=None, description="Why.")
+
+
+class FunctionCallChargesStatus(ApiModel):
+    """The cost of a call, told by the call, by the ledger and by the rule."""
+
+    phase: str = Field(description="The call's phase; while it runs, its present dispatch is not charged yet.")
+    cost_usd: Money = Field(description="What the call says that it cost.")
+    ledger_usd: Money = Field(description="What the ledger charged for it.")
+    recomputed_usd: Money = Field(description="What the rule makes of the recorded intervals and rates.")
+    refunded_usd: Money = Field(description="What was given back since.")
+    equal: bool = Field(description="Whether the three amounts are the same, in total and for every dispatch.")
+    differences: list[str] | None = Field(default=None, description="What is not the same.")
+    charges: list[CallCharge] = Field(description="By dispatch, oldest first.")
+    refunds: list[CallRefund] | None = Field(default=None, description="Oldest first.")
