@@ -34,7 +34,7 @@ FROM ledger_transfers WHERE subject_uid = $1 ORDER BY seq LIMIT $2
 
 _FREE: Mapping[str, str] = {
     UNDELIVERED: "the worker never received it",
-    Cause.LOST: "its worker was lost",
+    Cause.LOST: "the platform lost its worker, or nobody knows that it ran",
 }
 
 

@@ -178,7 +178,7 @@ def _charged(tx: Tx, row: CallRow, outcome: Outcome, rules: CallRules) -> CallRo
     if row.state is not CallState.RUNNING or row.started_at is None:
         return row
     cost = 0
-    if outcome.ran_until is not None:
+    if outcome.ran_until is not None and not _is_our_loss(row, outcome):
         basis = Basis(
             dispatch=row.dispatches,
             period_start=row.started_at,
@@ -191,6 +191,13 @@ def _charged(tx: Tx, row: CallRow, outcome: Outcome, rules: CallRules) -> CallRo
         record(tx, charge(row.org, cost, _subject(row), basis))
     CallBook.of(tx).charge(row, cost)
     return replace(row, charge_micro_usd=row.charge_micro_usd + cost)
+
+
+def _is_our_loss(row: CallRow, outcome: Outcome) -> bool:
+    """Whether the platform lost the worker, so that what ran there is not the caller's to pay: a node that vanished or
+    was stopped, an API that did not answer. A worker that its calls may have brought down is charged, and so is a
+    body that went on after its cancel until its worker was ended (docs/decisions/0024)."""
+    return outcome.cause is Cause.LOST and not outcome.suspicious and not row.cancel_requested
 
 
 def _subject(row: CallRow) -> Subject:

@@ -1,8 +1,9 @@
 """What running costs: whole worker-seconds times a rate, rounded once.
 
 The only rounding of money in the project is `call_charge_micro_usd`. Amounts are integer micro-USD, durations whole
-seconds taken from one pair of server times. `calls/outcomes.py` charges every dispatch with it, in the transaction
-that records how the dispatch ended.
+seconds taken from one pair of server times. What counts as time of a call, when workers are lost, cancels ignored and
+reports repeated, is the table of docs/decisions/0024-what-a-call-costs.md. `calls/outcomes.py` charges every dispatch
+with it, in the transaction that records how the dispatch ended.
 """
 
 from __future__ import annotations

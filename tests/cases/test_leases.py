@@ -60,7 +60,6 @@ async def test_a_worker_that_was_cut_off_keeps_its_call_for_a_lease_and_then_say
     await worker.take()
     await pass_seconds(sweeping, lease_seconds * 0.5)
     assert await worker.claim(take=0) == ([], [])
-    alive_seconds = (await calls.attempt(worker))["last_claim_at"] - (await calls.row(name) or {})["started_at"]
     assert (await calls.status(name))["worker"]["attempt"] == worker.claimant.attempt
 
     await pass_seconds(sweeping, lease_seconds * 2)
@@ -81,8 +80,7 @@ async def test_a_worker_that_was_cut_off_keeps_its_call_for_a_lease_and_then_say
     status = await calls.status(name)
     assert (status["phase"], status["result"]["inline"]) == ("Succeeded", "bmV3")
     assert [phase for named, phase in calls.changes if (named, phase) == (name, "Succeeded")] == ["Succeeded"]
-    micro_usd = 10 * (int(alive_seconds.total_seconds()) + 10)
-    assert status["costUSD"] == f"{micro_usd / 1_000_000:.5f}"
+    assert status["costUSD"] == "0.0001"  # what ran on the worker that vanished is free
     await sweeping.client.get_workflow_handle(attempt_workflow_id(worker.claimant.attempt)).terminate()
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from controlplane.calls.engine import AttachWorkflow
 from controlplane.calls.recovery import LoseAttempt
+from controlplane.capacity.endings import WorkerEnd
 from controlplane.machinery.quantities import parse_money
 from tests.fixtures.calls import Calls, ScriptedWorker, said, succeeded
 
@@ -13,10 +14,10 @@ MICRO_USD_A_SECOND = 10
 """`worker_rate_usd_per_hour` of the default settings."""
 
 
-async def lose(calls: Calls, worker: ScriptedWorker, name: str) -> None:
-    """The worker's process ends now, its node sees it, and the call is offered again."""
+async def lose(calls: Calls, worker: ScriptedWorker, name: str, end: WorkerEnd) -> None:
+    """The worker ends now, somebody sees it, and the call is offered again."""
     claimant = worker.claimant
-    await calls.writer.write(LoseAttempt(claimant.attempt, claimant.epoch, calls.clock.now(), calls.rules))
+    await calls.writer.write(LoseAttempt(claimant.attempt, claimant.epoch, calls.clock.now(), calls.rules, end))
     ref = await calls.ref(name)
     dispatch = (await calls.status(name))["recoveries"]
     await calls.writer.write(AttachWorkflow(ref, b"t"))
@@ -24,14 +25,21 @@ async def lose(calls: Calls, worker: ScriptedWorker, name: str) -> None:
 
 
 @pytest.mark.case("C47")
-async def test_each_second_is_charged_once_whoever_dies_and_however_often_an_end_is_reported(calls: Calls) -> None:
+@pytest.mark.parametrize(
+    ("end", "lost_seconds"),
+    [(WorkerEnd(outcome="Exited", signal=9), 10 + 7), (WorkerEnd(outcome="NodeLost"), 0)],
+    ids=["the call's worker crashed", "the platform lost its worker"],
+)
+async def test_each_second_is_charged_once_whoever_dies_and_however_often_an_end_is_reported(
+    calls: Calls, end: WorkerEnd, lost_seconds: int
+) -> None:
     function = await calls.function()
     [name] = await calls.create()
     for ran_seconds in (10, 7):
         worker = await calls.worker()
         await worker.take()
         calls.clock.advance(ran_seconds)
-        await lose(calls, worker, name)
+        await lose(calls, worker, name, end)
         calls.clock.advance(100)
     worker = await calls.worker()
     await worker.take()
@@ -41,14 +49,14 @@ async def test_each_second_is_charged_once_whoever_dies_and_however_often_an_end
         calls.clock.advance(1)
     status = await calls.status(name)
     assert (status["phase"], status["recoveries"]) == ("Succeeded", 2)
-    assert parse_money(status["costUSD"]) == (10 + 7 + 20) * MICRO_USD_A_SECOND
+    assert parse_money(status["costUSD"]) == (lost_seconds + 20) * MICRO_USD_A_SECOND
     [other] = await calls.create()
     await worker.take()
     calls.clock.advance(0.2)
     await worker.claim(succeeded(other), take=0)
     uid = function["metadata"]["uid"]
     total = (await calls.queries.loads([uid]))[uid].charge_micro_usd
-    assert total == (10 + 7 + 20 + 1) * MICRO_USD_A_SECOND
+    assert total == (lost_seconds + 20 + 1) * MICRO_USD_A_SECOND
 
 
 @pytest.mark.case("C45")

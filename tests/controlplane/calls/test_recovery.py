@@ -13,10 +13,13 @@ from controlplane.errors import ApiError
 from controlplane.store.contract import Key
 from tests.fixtures.calls import ORG, PROJECT, Calls, ScriptedWorker, said, succeeded
 
+CRASH = WorkerEnd(outcome="Exited", signal=9)
+"""An end that the calls of the worker may have brought about, so that its time is theirs to pay."""
 
-async def lose(calls: Calls, worker: ScriptedWorker, *, seen: bool = False) -> int | None:
-    ended_at = calls.clock.now() if seen else None
-    return await calls.writer.write(LoseAttempt(worker.claimant.attempt, worker.claimant.epoch, ended_at, calls.rules))
+
+async def lose(calls: Calls, worker: ScriptedWorker, *, seen: bool = False, end: WorkerEnd | None = None) -> int | None:
+    claimant, ended_at = worker.claimant, calls.clock.now() if seen else None
+    return await calls.writer.write(LoseAttempt(claimant.attempt, claimant.epoch, ended_at, calls.rules, end))
 
 
 async def test_a_lost_worker_gives_its_calls_back_for_recovery_and_is_fenced(calls: Calls) -> None:
@@ -29,7 +32,7 @@ async def test_a_lost_worker_gives_its_calls_back_for_recovery_and_is_fenced(cal
     for name in (first, second):
         status = await calls.status(name)
         assert (status["phase"], status["recoveries"], status["retries"]) == ("Recovering", 1, 0)
-        assert status["costUSD"] == "0.00005"
+        assert status["costUSD"] == "0.00"
     assert await calls.phase(third) == "Queued"
     with pytest.raises(ApiError):
         await worker.claim(succeeded(first))
@@ -37,7 +40,7 @@ async def test_a_lost_worker_gives_its_calls_back_for_recovery_and_is_fenced(cal
     assert await lose(calls, worker) is None
 
 
-async def test_a_worker_that_vanished_is_charged_up_to_its_last_sign_of_life(calls: Calls) -> None:
+async def test_a_worker_that_ended_unseen_is_charged_up_to_its_last_sign_of_life(calls: Calls) -> None:
     await calls.function()
     [name] = await calls.create()
     worker = await calls.worker()
@@ -45,8 +48,19 @@ async def test_a_worker_that_vanished_is_charged_up_to_its_last_sign_of_life(cal
     calls.clock.advance(10)
     await worker.claim(take=0)
     calls.clock.advance(80)
-    await lose(calls, worker)
+    await lose(calls, worker, end=CRASH)
     assert (await calls.status(name))["costUSD"] == "0.0001"
+
+
+async def test_what_ran_on_a_worker_that_the_platform_lost_costs_nothing(calls: Calls) -> None:
+    await calls.function()
+    [name] = await calls.create()
+    worker = await calls.worker()
+    await worker.take()
+    calls.clock.advance(10)
+    await worker.claim(take=0)
+    await lose(calls, worker, end=WorkerEnd(outcome="NodeLost"))
+    assert (await calls.status(name))["costUSD"] == "0.00"
 
 
 async def test_a_call_whose_worker_gave_no_sign_of_it_costs_nothing(calls: Calls) -> None:
@@ -99,7 +113,7 @@ async def test_a_cancel_while_recovering_ends_the_call_at_once(calls: Calls) -> 
     await lose(calls, worker, seen=True)
     await calls.cancel(name)
     status = await calls.status(name)
-    assert (status["phase"], status["costUSD"]) == ("Cancelled", "0.00001")
+    assert (status["phase"], status["costUSD"]) == ("Cancelled", "0.00")
 
 
 async def test_an_old_epoch_cannot_be_lost_again(calls: Calls) -> None:
@@ -146,7 +160,7 @@ async def test_a_call_whose_worker_was_last_seen_before_its_deadline_is_lost_not
     assert await calls.writer.write(EndOverdue(worker.claimant.attempt, calls.rules)) == 0
     await lose(calls, worker)
     status = await calls.status(name)
-    assert (status["phase"], status["recoveries"], status["costUSD"]) == ("Recovering", 1, "0.00004")
+    assert (status["phase"], status["recoveries"], status["costUSD"]) == ("Recovering", 1, "0.00")
 
 
 async def test_a_call_whose_worker_was_last_seen_before_its_cancel_ends_cancelled_with_it(calls: Calls) -> None:
@@ -177,7 +191,7 @@ async def test_an_end_that_is_noticed_late_costs_no_more_than_the_call_might_hav
         await worker.claim(take=0)
     calls.clock.advance(3_600)
     await calls.writer.write(EndOverdue(workers[0].claimant.attempt, calls.rules))
-    await lose(calls, workers[1], seen=True)
+    await lose(calls, workers[1], seen=True, end=CRASH)
     assert [(await calls.status(name))["costUSD"] for name in (overdue_one, lost_one)] == ["0.00065"] * 2
 
 
@@ -261,9 +275,9 @@ async def test_the_bill_of_a_function_is_the_sum_of_its_calls(calls: Calls) -> N
     await calls.cancel(names[2])
     await lose(calls, worker, seen=True)
     costs = [(await calls.status(name)).get("costUSD", "0") for name in names]
-    assert costs == ["0.000008", "0.000008", "0.000018", "0.000018"]
+    assert costs == ["0.000008", "0.000008", "0.000018", "0.00"]
     load = (await calls.queries.loads([function["metadata"]["uid"]]))[function["metadata"]["uid"]]
-    assert load.charge_micro_usd == 8 + 8 + 18 + 18
+    assert load.charge_micro_usd == 8 + 8 + 18
     assert (load.queued, load.running, load.pending) == (0, 0, 1)
     assert load.last_end_at == calls.clock.now()
 

@@ -102,10 +102,10 @@ async def test_retries_and_recoveries_are_told_with_their_workers_their_money_an
         for each in told["dispatches"]
     ] == [
         ("Raised", "ValueError: no luck", "0.00001", "Retry"),
-        ("WorkerLost", "its worker was lost", "0.00004", "Recover"),
+        ("WorkerLost", "its worker was lost", "0.00", "Recover"),
         ("Succeeded", None, "0.00005", "Finish"),
     ]
-    assert told["costUSD"] == "0.0001"
+    assert told["costUSD"] == "0.00006"
     assert [each["worker"]["attempt"] for each in told["dispatches"]] == [
         first.claimant.attempt,
         first.claimant.attempt,

@@ -49,6 +49,19 @@ def test_two_dispatches_never_cost_less_than_one_of_their_length(a: int, b: int,
     assert together <= apart <= together + 1
 
 
+@given(seconds, seconds, rates, rates, shares)
+def test_more_time_or_a_higher_rate_never_costs_less(a: int, b: int, low: int, high: int, share: int) -> None:
+    a, b, low, high = min(a, b), max(a, b), min(low, high), max(low, high)
+    assert 0 <= call_charge_micro_usd(a, low, share) <= call_charge_micro_usd(b, low, share)
+    assert call_charge_micro_usd(b, low, share) <= call_charge_micro_usd(b, high, share)
+
+
+@given(st.integers(-(10**12), 10**12), st.integers(-(10**12), 10**12))
+def test_a_later_end_never_means_fewer_seconds(a: int, b: int) -> None:
+    early, late = (worker_seconds(START, START + timedelta(microseconds=each)) for each in sorted((a, b)))
+    assert 1 <= early <= late
+
+
 @pytest.mark.parametrize("arguments", [(-1, 1, 1), (1, -1, 1), (1, 1, 0)])
 def test_what_cannot_be_priced_is_refused(arguments: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match="cannot price"):
