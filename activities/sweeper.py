@@ -19,6 +19,7 @@ from activities.attempts import AttemptActivities
 from activities.departures import Departures
 from activities.engine import Engine, EngineUnavailableError
 from activities.ledger_keeper import LedgerKeeper
+from activities.offerings import OfferingKeeper
 from activities.queue_explainer import QueueExplainer
 from activities.retention import Retention
 from activities.run_call_contract import CallReference
@@ -82,6 +83,7 @@ class Sweeper:
         attempts: AttemptActivities,
         retention: Retention,
         ledger: LedgerKeeper,
+        offerings: OfferingKeeper,
         explainer: QueueExplainer,
         settings: Settings,
         clock: Clock,
@@ -112,7 +114,7 @@ class Sweeper:
             Chore("wake silent workflows", 10.0, self.wake_silent_workflows),
             Chore("explain late decisions", 5.0, explainer.explain_late_decisions),
             Chore("collect garbage", 30.0, self.collect_garbage),
-            *(Chore(*chore) for chore in ledger.chores),
+            *(Chore(*chore) for chore in (*ledger.chores, *offerings.chores)),
             *(Chore(f"forget {name}", every, do) for name, every, do in retention.chores),
         )
 

@@ -170,7 +170,8 @@ class ResourceRoutes:
             _key(target, caller), request.query_params.get("resourceVersion", "")
         )
         document = orjson.loads(content)
-        if not caller.sees_project(value_at(document, target.kind.project_field)):
+        field = target.kind.project_field
+        if field and not caller.sees_project(value_at(document, field)):
             raise not_found(target.kind.plural, target.name)
         return _answer(request, renderer.one(content), etag=f'"{document["metadata"]["resourceVersion"]}"')
 
@@ -291,7 +292,7 @@ def _selection(request: Request, target: Target, caller: Principal) -> Selection
         project=None if over_projects else target.project,
         labels=labels,
         fields=fields,
-        projects=caller.project_limit,
+        projects=caller.project_limit if target.kind.project_field else None,
         project_field=target.kind.project_field,
     )
 

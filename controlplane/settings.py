@@ -188,6 +188,9 @@ class Settings(BaseSettings):
     wait_sessions_counted_max: int = Field(
         default=250, description="Sessions that `/wait` looks at; each costs an index probe or two."
     )
+    pricebook_file: Path | None = Field(
+        default=None, description="YAML or JSON file of price books, read at start; without one nothing is offered."
+    )
     worker_rate_usd_per_hour: str = Field(
         default="0.036", description="Price of one worker in USD an hour, a decimal string: 10 micro-USD a second."
     )

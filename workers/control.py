@@ -31,6 +31,7 @@ from activities.farewell import Farewell
 from activities.images import ImageActivities, ImageKeeper
 from activities.incarnation import EngineKeeper
 from activities.ledger_keeper import LedgerKeeper
+from activities.offerings import OfferingKeeper
 from activities.queue_explainer import QueueExplainer
 from activities.retention import Retention
 from activities.run_call_contract import CONTROL_TASK_QUEUE
@@ -165,6 +166,7 @@ class Control:
             attempts=attempts,
             retention=retention,
             ledger=LedgerKeeper(database, writer, clock),
+            offerings=OfferingKeeper(database, writer, clock, core.books),
             explainer=explainer,
             settings=settings,
             clock=clock,

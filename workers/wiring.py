@@ -8,7 +8,7 @@ adds the HTTP edge, `control.py` the engine.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from controlplane import failpoints
@@ -18,6 +18,7 @@ from controlplane.calls.hooks import FunctionCallHooks
 from controlplane.calls.waiting import WaitingClaims
 from controlplane.clock import Clock
 from controlplane.kinds.registry import KINDS
+from controlplane.ledger.pricebook import PriceBook, load_books
 from controlplane.resources import Resources, build
 from controlplane.secrets.environment import SecretReader
 from controlplane.secrets.hooks import SecretHooks
@@ -52,12 +53,14 @@ class Core:
     secrets: SecretReader
     sealer: SecretSealer
     resources: Resources
+    books: Sequence[PriceBook]
 
 
 @contextlib.asynccontextmanager
 async def open_core(settings: Settings) -> AsyncIterator[Core]:
     """Open the store; on the way out what waits is committed first."""
     failpoints.watch_folder(settings.failpoints_dir)
+    books = load_books(settings.pricebook_file) if settings.pricebook_file is not None else ()
     database = Database(settings.database_url, settings.database_pool_size)
     clock = DatabaseClock(database)
     feed = ChangeFeed(database, settings)
@@ -108,6 +111,7 @@ async def open_core(settings: Settings) -> AsyncIterator[Core]:
             secrets=secrets,
             sealer=sealer,
             resources=resources,
+            books=books,
         )
 
 

@@ -199,7 +199,8 @@ class Kind:
     strategy: Strategy = field(default_factory=PlainStrategy)
     project_field: str = "metadata.namespace"
     """The selectable field that names the project an object belongs to, or for a kind of the organisation is about.
-    A key that is limited to projects sees and changes only objects of these."""
+    A key that is limited to projects sees and changes only objects of these. Empty for what is about no project
+    and shown to every key."""
     scope_resource: str | None = None
     """The word of the scope grammar (`functions:read`); None means any valid key of the organisation may read."""
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from activities.offerings import PublishOfferings
+from controlplane.ledger.pricebook import load_books
 from tests.api.test_access import key
 from tests.fixtures.clients import SCRIPTS, ClientSide, Finished
 
+EXAMPLE_BOOK = Path(__file__).resolve().parents[2] / "deploy" / "pricebooks" / "example.yaml"
 WIDE = "APP IMAGE GPU MIN MAX"
 HEADINGS = {
     "get functions": "NAME PHASE READY QUEUED RUNNING $/H SPEND AGE",
@@ -86,3 +90,30 @@ async def test_a_limited_key_is_told_what_it_may_not(side: ClientSide) -> None:
     assert "yes" in (await nodus(limited, "auth can-i get functions")).stdout
     assert "no" in (await nodus(limited, "auth can-i create functions", check=False)).stdout
     assert "secrets:read" in (await nodus(limited, "get secrets", check=False)).stderr
+
+
+@pytest.mark.parametrize(
+    ("filters", "shown"),
+    [
+        ("", {"cpu-1x2", "h100-sxm-80g-x1-us", "h100-sxm-80g-x1-us-spot", "h100-sxm-80g-x8-us", "l40s-48g-x1-eu"}),
+        ("--gpu H100", {"h100-sxm-80g-x1-us", "h100-sxm-80g-x1-us-spot", "h100-sxm-80g-x8-us", "h100-pcie-80g-x1-eu"}),
+        ("--gpu H100 --count 8", {"h100-sxm-80g-x8-us"}),
+        ("--gpu H100 --region eu", {"h100-pcie-80g-x1-eu"}),
+        ("--gpu H100 --interruptible", {"h100-sxm-80g-x1-us-spot"}),
+    ],
+)
+async def test_gpus_are_listed_with_their_prices_and_by_every_filter(
+    client_side: ClientSide, filters: str, shown: set[str]
+) -> None:
+    [book] = load_books(EXAMPLE_BOOK)
+    await client_side.api.core.writer.write(PublishOfferings("default", book, []))
+    heading, *rows = (await nodus(client_side, f"get gpus {filters}")).stdout.splitlines()
+    assert " ".join(heading.split()) == "NAME GPU GPUS CPU MEMORY REGION INTERRUPTIBLE AVAILABILITY FREE $/H"
+    names = {row.split()[0] for row in rows}
+    assert shown <= names if not filters else shown == names
+    [row] = [row for row in rows if row.split()[0] == sorted(shown)[-1]]
+    assert "Unavailable" in row
+    # Prices are about no project, so a key that is limited to some sees them all.
+    token = (await key(client_side.api, ["functions:read"], [client_side.project]))["Authorization"]
+    limited = replace(client_side, api=replace(client_side.api, key=token.removeprefix("Bearer ")))
+    assert len((await nodus(limited, f"get gpus {filters}")).stdout.splitlines()) == 1 + len(rows)

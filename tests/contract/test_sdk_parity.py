@@ -26,7 +26,7 @@ ONLY_OURS = {"Secret": {"conditions"}, "Attempt": {"guarantees", "message"}}
 ROWS = pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.kind)
 COMPLETE = ("Function", "FunctionCall")
 """Kinds of which every field of the SDK must be known here."""
-PARTIAL = ("App", "Attempt", "Image", "Secret")
+PARTIAL = ("App", "Attempt", "Image", "Offering", "Secret")
 """Kinds that may know fewer fields than the SDK, but none under another name."""
 
 

@@ -12,7 +12,8 @@ from controlplane.machinery.meta import is_reserved, select_fields
 from tests.fixtures.admission import NOW, ProjectInMemory, call_body, function_body
 
 ROWS = pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.kind)
-READABLE_BY_ALL = {"Attempt", "Event"}
+ABOUT_NO_PROJECT = {"Offering"}
+READABLE_BY_ALL = {"Attempt", "Event", "Offering"}
 EXAMPLES: dict[str, dict[str, Any]] = {
     "App": {"metadata": {"name": "hello"}, "spec": {}},
     "Function": function_body(),
@@ -38,6 +39,11 @@ WRITTEN_BY_THE_SERVER: dict[str, dict[str, Any]] = {
         "message": "a worker started",
         "involvedObject": {"kind": "Function", "namespace": "default", "name": "square"},
         "lastTime": "2026-11-29T11:17:42Z",
+    },
+    "Offering": {
+        "metadata": {"name": "l4-24g-x1-us", "creationTimestamp": "2026-11-29T11:17:42Z"},
+        "spec": {"count": 1, "interruptible": False, "host": {"cpu": "8", "memory": "32Gi"}},
+        "status": {"availability": "Unavailable", "availableNow": 0, "priceUSDPerHour": {"from": "0.80"}},
     },
 }
 
@@ -123,8 +129,8 @@ async def test_the_status_of_a_new_object_is_one_of_its_model(name: str, memory:
     assert kind.status.model_validate(document["status"]).to_wire() == document["status"]
 
 
-def test_projects_and_events_belong_to_the_organisation() -> None:
-    assert {kind.kind for kind in KINDS.values() if kind.scope is Scope.ORG} == {"Project", "Event"}
+def test_projects_events_and_offerings_belong_to_the_organisation() -> None:
+    assert {kind.kind for kind in KINDS.values() if kind.scope is Scope.ORG} == {"Project", "Event", "Offering"}
 
 
 def test_what_outlives_its_delete_is_held_by_a_finalizer() -> None:
@@ -150,7 +156,7 @@ def test_logs_are_served_where_something_prints() -> None:
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.kind)
 def test_every_object_tells_the_project_that_limited_keys_are_judged_by(kind: Kind) -> None:
     own = {"metadata.namespace"} if kind.scope is Scope.PROJECT else {"metadata.name", *kind.selectable_fields}
-    assert kind.project_field in own
+    assert kind.project_field in ({""} if kind.kind in ABOUT_NO_PROJECT else own)
 
 
 @ROWS
