@@ -1,5 +1,5 @@
 """`make bench`: the hot path beside its floor, in one run, printed as ratios; `machinery` measures lists and
-watches, `coldstart` (bench/coldstart.py) the first call of a new Function.
+watches, `coldstart` (bench/coldstart.py) the first call of a new Function, `ledger` (bench/ledger.py) charges a second.
 
 Starts the whole system with `python -m workers up` on a fresh folder, publishes `bench/user/noop_app.py` with the
 public SDK and takes, in turns, the floor (`bench/floor.py`, on the same Temporal server) and ours: one warm
@@ -26,7 +26,7 @@ from typing import Any
 
 from temporalio.client import Client
 
-from bench import coldstart, floor
+from bench import coldstart, floor, ledger
 from bench.machinery import run as machinery
 
 START_SECONDS_MAX = 300
@@ -169,7 +169,7 @@ async def run(data_dir: Path, rounds: int, calls: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=("calls", "coldstart", "machinery"), default="calls")
+    parser.add_argument("what", nargs="?", choices=("calls", "coldstart", "ledger", "machinery"), default="calls")
     parser.add_argument("--rounds", type=int, default=3, help="turns of floor and ours; the median counts")
     parser.add_argument("--warm", type=int, help="coldstart: in a system of this many warm workers only")
     parser.add_argument("--calls", type=int, default=1000, help="calls: inputs of the measured map")
@@ -180,6 +180,11 @@ def main() -> None:
         figures = machinery.run(machinery.QUICK if options.quick else machinery.FULL)
         if options.json:
             options.json.write_text(json.dumps([figure.as_json() for figure in figures], indent=2) + "\n")
+        return
+    if options.what == "ledger":
+        figures_of_ledger = asyncio.run(ledger.measure(options.rounds))
+        if options.json:
+            options.json.write_text(json.dumps(figures_of_ledger, indent=2) + "\n")
         return
     if options.what == "coldstart":
         # A process of its own for each system: the SDK remembers the server it first spoke to.
