@@ -60,6 +60,8 @@ class Remains:
     concurrency: Mapping[str, int] = field(default_factory=dict)
     """`targetConcurrency` by Function name."""
     rate_micro_usd_per_hour: int = 0
+    ledger_breaches: Sequence[str] = ()
+    """Where the ledger does not balance, or says something else than the calls."""
     open_rows: Sequence[str] = ()
     """Names of calls that still have a row in the queue's table."""
     open_attempts: Sequence[str] = ()
@@ -214,6 +216,11 @@ def charges_follow_the_intervals(history: Sequence[Event], remains: Remains) -> 
             yield f"{name} was charged {load['charge_micro_usd']} micro-USD, its calls {totals[name]}"
 
 
+def the_ledger_balances(history: Sequence[Event], remains: Remains) -> Iterable[str]:
+    """Whatever died between two writes, every charge is in the ledger once, and the ledger agrees with itself."""
+    yield from remains.ledger_breaches
+
+
 def nothing_is_left_open(history: Sequence[Event], remains: Remains) -> Iterable[str]:
     """No row of a call, no attempt, no workflow and no worker outlives the run."""
     kinds = ("open_rows", "open_attempts", "open_workflows", "processes")
@@ -250,6 +257,7 @@ RULES: Sequence[Rule] = (
     waiters_end_in_time,
     watches_tell_a_straight_story,
     charges_follow_the_intervals,
+    the_ledger_balances,
     nothing_is_left_open,
     counters_agree,
 )

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 import asyncpg
 import httpx
 
+from controlplane.ledger.invariants import verify
 from controlplane.machinery.quantities import parse_money
+from controlplane.store.database import Database
 from tests.faults.checker import Logged, Remains
 from tests.faults.clients import ROOT
 from tests.faults.cluster import Cluster, setting
@@ -75,9 +77,20 @@ async def read_remains(cluster: Cluster, functions: Sequence[str]) -> Remains:
             open_attempts=[row["name"] for row in await connection.fetch(ATTEMPTS, names)],
             open_workflows=await open_workflows(cluster),
             processes=[f"worker {pid}" for pid in cluster.workers()],
+            ledger_breaches=await ledger_breaches(cluster),
         )
     finally:
         await connection.close()
+
+
+async def ledger_breaches(cluster: Cluster) -> list[str]:
+    """What an operator's `ledger verify` tells."""
+    database = Database(cluster.postgres.url, pool_size=1)
+    await database.open()
+    try:
+        return [f"{breach.rule}, but {breach.told}" for breach in await verify(database)]
+    finally:
+        await database.close()
 
 
 async def open_workflows(cluster: Cluster) -> list[str]:

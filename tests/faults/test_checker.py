@@ -210,6 +210,10 @@ def charge_the_function_twice(run: Run) -> None:
     run.remains = replace(run.remains, loads={"f": {**run.remains.loads["f"], "charge_micro_usd": 80}})
 
 
+def unbalance_the_ledger(run: Run) -> None:
+    run.remains = replace(run.remains, ledger_breaches=["what is debited is credited, but it is not"])
+
+
 def leave_a_row(run: Run) -> None:
     run.remains = replace(run.remains, open_rows=["a"])
 
@@ -263,6 +267,7 @@ WRONG = [
     (watch_counters_go_back, "watches_tell_a_straight_story"),
     (charge_too_much, "charges_follow_the_intervals"),
     (charge_the_function_twice, "charges_follow_the_intervals"),
+    (unbalance_the_ledger, "the_ledger_balances"),
     (leave_a_row, "nothing_is_left_open"),
     (leave_an_attempt, "nothing_is_left_open"),
     (leave_a_workflow, "nothing_is_left_open"),
