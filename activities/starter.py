@@ -3,7 +3,8 @@
 A call is claimable from its commit and usually over before its workflow exists, so nothing that a caller waits for
 depends on this loop, except what must be decided (a retry, a lost worker): that is done at once. All else waits for a
 pause in the work of the machine, within the lag budget: a workflow costs as much CPU as three calls. The rule is in
-`pacing.py`.
+`pacing.py`. Calls that run or have ended come first. One that waits for its turn is known to SQL, which cancels it and
+ends it when it has waited too long, so of those only as many get workflows as keep the open ones within a bound.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ from activities.run_call_contract import CallOutcome, CallReference
 from activities.waking import woken
 from controlplane import failpoints
 from controlplane.calls.engine import DetachWorkflow, Ended, MarkReported
-from controlplane.calls.queries import CallQueries, UnreportedCall, UnstartedCall
+from controlplane.calls.queries import (
+    FROM_THE_FIRST_SESSION,
+    CallQueries,
+    SessionAfter,
+    StartLook,
+    UnreportedCall,
+    UnstartedCall,
+)
 from controlplane.calls.rows import CallRef
 from controlplane.clock import Clock
 from controlplane.settings import Settings
@@ -122,7 +130,8 @@ class Starter:
         self._not_before = 0.0
         self._look_at = 0.0
         self._waiting = False
-        self._after = ("", "", "")
+        self._behind = _Rounds(self._queries.behind)
+        self._queued = _Rounds(self._queries.queued)
         self._asked_again: deque[str] = deque(maxlen=LOOK_CALLS)
         self._tasks: set[asyncio.Task[None]] = set()
         feed.add_listener(self._changed)
@@ -167,10 +176,12 @@ class Starter:
         while True:
             await woken(self._wake, POLL_SECONDS)
             reports = await self._queries.unreported(LOOK_CALLS)
-            if reports and not (await self._traffic()).quiet:
-                # Whoever waits for a decision goes first; ends are known to everybody but the engine.
+            if reports and not (traffic := await self._traffic()).quiet:
+                # Whoever waits for a decision goes first; ends are known to everybody but the engine, and go at the
+                # pace of starts, so that open workflows do not pile up.
                 ends = [report for report in reports if report.outcome.facts is None]
-                reports = [report for report in reports if report.outcome.facts is not None] + ends[:1]
+                decisions = [report for report in reports if report.outcome.facts is not None]
+                reports = decisions + ends[: self._pacing.in_flight(traffic)]
             results = await asyncio.gather(*(self._report(gate, report) for report in reports))
             await asyncio.sleep(self._look_pause_seconds() if all(results) else OUTAGE_PAUSE_SECONDS)
 
@@ -232,14 +243,22 @@ class Starter:
         self._waiting = traffic.pressure > 0
         if now < self._not_before and self._pacing.is_busy(traffic):
             return []
-        calls = await self._fresh(self._next_turns, self._pacing.in_flight(traffic) - self._board.count)
+        room = self._pacing.in_flight(traffic) - self._board.count
+        calls = await self._fresh(self._behind.look, room)
+        if len(calls) < room:
+            calls += await self._fresh(self._queued.look, min(room - len(calls), await self._openings(len(calls))))
+        self._waiting = self._waiting or bool(calls)
         self._not_before = now + self._pacing.pause_seconds(traffic) if calls else self._not_before
         return calls
 
-    async def _next_turns(self, limit: int) -> list[UnstartedCall]:
-        look = await self._queries.to_start(limit, self._after)
-        self._after = look.next_after
-        return look.calls
+    async def _openings(self, about_to_start: int) -> int:
+        """How many calls that wait for a worker may be given a workflow.
+
+        Those in flight count as open. What another process started before this one was elected may not have attached
+        yet, so for a moment there can be as many too many as may be in flight.
+        """
+        open_max = self._settings.open_workflows_max
+        return open_max - await self._queries.open_workflows(open_max) - self._board.count - about_to_start
 
     async def _fresh(self, find: Callable[[int], Awaitable[list[UnstartedCall]]], room: int) -> list[UnstartedCall]:
         """Up to `room` of the calls that `find` gives and that have not been started already."""
@@ -292,6 +311,20 @@ class Starter:
             self._board.attached(call.uid)
         else:
             failpoints.reach("call-started")
+
+
+class _Rounds:
+    """Looks for unstarted calls of one kind, each of which goes on after the sessions of the last."""
+
+    def __init__(self, find: Callable[[int, SessionAfter], Awaitable[StartLook]]) -> None:
+        self._find = find
+        self._after = FROM_THE_FIRST_SESSION
+
+    async def look(self, limit: int) -> list[UnstartedCall]:
+        """Up to `limit` calls, one of each session in turn."""
+        found = await self._find(limit, self._after)
+        self._after = found.next_after
+        return found.calls
 
 
 def _reference(call: CallRef) -> CallReference:

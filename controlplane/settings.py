@@ -152,9 +152,18 @@ class Settings(BaseSettings):
     error_message_bytes_max: int = Field(default=4_096, description="Stored exception message; longer ones are cut.")
     error_traceback_bytes_max: int = Field(default=65_536, description="Stored traceback; longer ones are cut.")
     engine_lag_seconds_max: int = Field(
-        default=60, description="Age of the oldest call without a workflow (lag budget)."
+        default=60,
+        description="A call that was handed out may lack its workflow for this long (lag budget); then only calls with "
+        "one are handed out.",
     )
-    engine_lag_calls_max: int = Field(default=2_000, description="Calls without a workflow (lag budget).")
+    engine_lag_calls_max: int = Field(
+        default=2_000, description="As many calls that were handed out may lack their workflows (lag budget)."
+    )
+    open_workflows_max: int = Field(
+        default=1_000,
+        description="Calls that wait for a worker get their workflows while fewer than this are open; until then they "
+        "are rows. Half of what a control process keeps in memory, so that those of calls that run need no replay.",
+    )
     workflow_starts_in_flight_max: int = Field(
         default=8, description="Workflows on their way to their calls; a few saturate two cores, more only queue there."
     )

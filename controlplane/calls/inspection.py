@@ -196,7 +196,7 @@ class CallInspector:
         )
 
     async def _lag(self, connection: Connection) -> tuple[int, bool]:
-        """Calls without a workflow, up to a bound, and whether they use up the budget (`calls/dispatcher.py`)."""
+        """Calls ahead of the engine, up to a bound, and whether they use up the budget (`calls/dispatcher.py`)."""
         settings = self._settings
         lag = await engine_lag(connection, settings.engine_lag_calls_max)
         oldest_allowed = self._clock.now() - timedelta(seconds=settings.engine_lag_seconds_max)

@@ -88,16 +88,16 @@ WHERE NOT has_workflow AND state IN ('deciding', 'waiting') ORDER BY seq LIMIT $
 
 # A loose scan: one index probe finds the next session that has an unstarted call, so a session of any length costs
 # one.
-_TO_START = """
+_FAIRLY = """
 WITH RECURSIVE sessions AS (
     (SELECT org, project, session, 1 AS number FROM calls
-    WHERE NOT has_workflow AND priority >= 0 AND (org, project, session) > ($2, $3, $4)
+    WHERE $unstarted AND (org, project, session) > ($2, $3, $4)
     ORDER BY org, project, session LIMIT 1)
     UNION ALL
     SELECT n.org, n.project, n.session, s.number + 1 FROM sessions s
     CROSS JOIN LATERAL (
         SELECT org, project, session FROM calls
-        WHERE NOT has_workflow AND priority >= 0 AND (org, project, session) > (s.org, s.project, s.session)
+        WHERE $unstarted AND (org, project, session) > (s.org, s.project, s.session)
         ORDER BY org, project, session LIMIT 1
     ) AS n
     WHERE s.number < $5
@@ -107,12 +107,16 @@ FROM (SELECT *, count(*) OVER () AS seen FROM sessions) AS s
 CROSS JOIN LATERAL (
     SELECT *, row_number() OVER (ORDER BY seq) AS turn FROM (
         SELECT uid, org, project, name, seq, state, outcome FROM calls
-        WHERE NOT has_workflow AND priority >= 0 AND org = s.org AND project = s.project AND session = s.session
+        WHERE $unstarted AND org = s.org AND project = s.project AND session = s.session
         ORDER BY seq LIMIT ($1 + s.seen - 1) / s.seen
     ) AS oldest
 ) AS c
 ORDER BY c.turn, s.number LIMIT $1
 """
+_BEHIND = _FAIRLY.replace("$unstarted", "NOT has_workflow AND state <> 'queued' AND priority >= 0")
+_QUEUED = _FAIRLY.replace("$unstarted", "NOT has_workflow AND state = 'queued' AND priority >= 0")
+
+_OPEN = "SELECT count(*) FROM (SELECT 1 FROM calls WHERE has_workflow AND seq >= 0 ORDER BY seq LIMIT $1) AS open"
 
 _WITHOUT_WORKFLOW = "SELECT uid FROM calls WHERE uid = ANY($1::text[]) AND NOT has_workflow"
 
@@ -186,6 +190,8 @@ ORDER BY updated_at, uid LIMIT $2
 """
 
 
+SessionAfter = tuple[str, str, str]
+FROM_THE_FIRST_SESSION: SessionAfter = ("", "", "")
 SilentAfter = tuple[datetime, str]
 SILENT_FROM_THE_START: SilentAfter = (datetime.min.replace(tzinfo=UTC), "")
 
@@ -206,7 +212,8 @@ class CallQueries:
         return [FunctionLoad(**dict(record)) for record in await self._database.fetch(_BUSY_LOADS)]
 
     async def lag(self, calls_max: int) -> Lag:
-        """How far the engine is behind: calls without a workflow, counted up to one more than `calls_max`."""
+        """How far the engine is behind: calls that were handed out and have no workflow, counted up to one more than
+        `calls_max`."""
         async with self._database.pool.acquire() as connection:
             return await engine_lag(cast(asyncpg.Connection, connection), calls_max)
 
@@ -219,19 +226,33 @@ class CallQueries:
         """Those of these calls that have a row and no workflow yet."""
         return {record["uid"] for record in await self._database.fetch(_WITHOUT_WORKFLOW, list(uids))}
 
-    async def to_start(self, limit: int, after: tuple[str, str, str] = ("", "", "")) -> StartLook:
-        """Calls without a workflow, oldest first in each session and one of each session in turn.
+    async def behind(self, limit: int, after: SessionAfter = FROM_THE_FIRST_SESSION) -> StartLook:
+        """Calls without a workflow that run or have ended: what the engine is behind with. In the order of `_look`."""
+        return await self._look(_BEHIND, limit, after)
+
+    async def queued(self, limit: int, after: SessionAfter = FROM_THE_FIRST_SESSION) -> StartLook:
+        """Calls without a workflow that wait for a worker, which need none until they are handed out. In the order of
+        `_look`."""
+        return await self._look(_QUEUED, limit, after)
+
+    async def open_workflows(self, limit: int) -> int:
+        """How many calls have a workflow that does not know their end yet, counted up to a bound."""
+        count: int = await self._database.fetchval(_OPEN, limit)
+        return count
+
+    async def _look(self, question: str, limit: int, after: SessionAfter) -> StartLook:
+        """Calls, oldest first in each session and one of each session in turn.
 
         `after` is where the last look stopped; give `StartLook.next_after` back to reach sessions beyond the first
         `_SESSIONS_MAX`. It is the beginning again after the last session.
         """
         # Each session has a call to start, so more sessions than calls need not be found.
         sessions_max = min(limit, _SESSIONS_MAX)
-        records = await self._database.fetch(_TO_START, limit, *after, sessions_max)
+        records = await self._database.fetch(question, limit, *after, sessions_max)
         calls = [UnstartedCall.from_record(record) for record in records]
         last = max(records, key=lambda record: record["number"], default=None)
         if last is None or last["number"] < sessions_max:
-            return StartLook(calls=calls, next_after=("", "", ""))
+            return StartLook(calls=calls, next_after=FROM_THE_FIRST_SESSION)
         return StartLook(calls=calls, next_after=(last["org"], last["project"], last["session"]))
 
     async def unreported(self, limit: int) -> list[UnreportedCall]:
@@ -308,7 +329,7 @@ class StartLook:
     """What one look for unstarted calls found, and where the next one begins."""
 
     calls: list[UnstartedCall]
-    next_after: tuple[str, str, str]
+    next_after: SessionAfter
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -82,11 +82,14 @@ _STARTED_HEADS = _LOOK.replace(
     """,
 )
 
+# A call that waits for its turn is no lag: nothing has happened to it that the engine does not know.
 _LAG = """
 SELECT (SELECT count(*) FROM (
-        SELECT 1 FROM calls WHERE NOT has_workflow AND seq >= 0 ORDER BY seq LIMIT $1
-    ) AS unstarted) AS calls,
-    (SELECT created_at FROM calls WHERE NOT has_workflow AND seq >= 0 ORDER BY seq LIMIT 1) AS oldest_at
+        SELECT 1 FROM calls WHERE NOT has_workflow AND state <> 'queued' AND dispatches > 0
+        ORDER BY updated_at LIMIT $1
+    ) AS ahead) AS calls,
+    (SELECT updated_at FROM calls WHERE NOT has_workflow AND state <> 'queued' AND dispatches > 0
+        ORDER BY updated_at LIMIT 1) AS oldest_at
 """
 
 
@@ -103,7 +106,8 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True)
 class Lag:
-    """Calls that no workflow knows yet, counted up to a bound, and when the oldest of them was created."""
+    """Calls that were handed out and that no workflow knows yet, counted up to a bound, and since when nothing has
+    happened to the one of them that has waited longest."""
 
     calls: int
     oldest_at: datetime | None
@@ -133,7 +137,7 @@ async def look_started(connection: Connection, wanted: Mapping[str, int], held: 
 
 
 async def engine_lag(connection: Connection, calls_max: int) -> Lag:
-    """How many calls, up to one more than `calls_max`, have no workflow."""
+    """How many calls, up to one more than `calls_max`, were handed out and have no workflow."""
     [record] = await connection.fetch(_LAG, calls_max + 1)
     return Lag(calls=record["calls"], oldest_at=record["oldest_at"])
 

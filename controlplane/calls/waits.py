@@ -89,7 +89,7 @@ def queue_reason(pool: Pool) -> WaitReason:
 _STORED = {
     WaitReason.FUNCTION_DELETED: "its Function is being deleted, which ends the call",
     WaitReason.FUNCTION_STOPPED: "its Function is stopped; the call runs once `spec.state` of that is Running again",
-    WaitReason.ENGINE_LAGGING: "too many calls have no workflow yet; the call runs once its own has started",
+    WaitReason.ENGINE_LAGGING: "too many calls ran ahead of their workflows; it runs once the engine has caught up",
     WaitReason.RUNS_ALONE: "it may have brought a worker down and runs alone; every worker holds other calls",
     WaitReason.QUEUED: "waiting for a worker",
     WaitReason.WORKERS_BUSY: "every worker is busy; they take calls in turn, session by session",

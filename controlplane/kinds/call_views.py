@@ -110,7 +110,9 @@ class WaitEngine(ApiModel):
 
     has_workflow: bool = Field(description="Whether the call has its workflow; retries and recoveries need it.")
     lag_exceeded: bool = Field(description="Whether only calls with a workflow are handed out now.")
-    lag_calls: int | None = Field(default=None, description="Calls of all Functions without a workflow, up to a limit.")
+    lag_calls: int | None = Field(
+        default=None, description="Calls of all Functions that were handed out and lack a workflow, up to a limit."
+    )
 
 
 class FunctionCallWaitStatus(ApiModel):

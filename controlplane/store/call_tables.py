@@ -48,7 +48,11 @@ class CallRow(SQLModel, table=True):
             "cancel_requested_at",
             postgresql_where=text("state = 'running' AND cancel_requested_at IS NOT NULL"),
         ),
-        Index("calls_starting", "seq", postgresql_where=text("NOT has_workflow AND seq >= 0")),
+        Index(
+            "calls_ahead",
+            "updated_at",
+            postgresql_where=text("NOT has_workflow AND state <> 'queued' AND dispatches > 0"),
+        ),
         Index("calls_undecided", "seq", postgresql_where=text("NOT has_workflow AND state IN ('deciding', 'waiting')")),
         Index(
             "calls_starting_fairly",
@@ -56,8 +60,17 @@ class CallRow(SQLModel, table=True):
             "project",
             "session",
             "seq",
-            postgresql_where=text("NOT has_workflow AND priority >= 0"),
+            postgresql_where=text("NOT has_workflow AND state <> 'queued' AND priority >= 0"),
         ),
+        Index(
+            "calls_queued_fairly",
+            "org",
+            "project",
+            "session",
+            "seq",
+            postgresql_where=text("NOT has_workflow AND state = 'queued' AND priority >= 0"),
+        ),
+        Index("calls_open", "seq", postgresql_where=text("has_workflow AND seq >= 0")),
         Index(
             "calls_silent",
             "updated_at",

@@ -192,12 +192,13 @@ async def test_a_call_that_runs_alone_is_told_what_it_waits_for(explaining: Expl
 
 async def test_beyond_the_lag_budget_calls_without_a_workflow_are_told(explaining: Explaining) -> None:
     calls = explaining.calls
-    unknown, known = await calls.create("a", "b")
+    ran, unknown, known = await calls.create("z", "a", "b")
+    assert await (await calls.worker()).take() == [ran]
     await calls.writer.write(AttachWorkflow(await calls.ref(known), b"t"))
     calls.clock.advance(explaining.settings.engine_lag_seconds_max + 1)
     await explaining.look()
     assert (await explaining.told(unknown))[0] == "EngineLagging"
-    assert (await explaining.told(known))[0] == "NoWorker"
+    assert (await explaining.told(known))[0] == "WorkersBusy"
 
 
 async def test_a_decision_that_the_engine_does_not_take_is_told_until_it_does(explaining: Explaining) -> None:

@@ -10,6 +10,7 @@ import pytest
 from controlplane.calls.dispatcher import Dispatcher
 from controlplane.calls.engine import AttachWorkflow
 from controlplane.calls.recovery import LoseAttempt
+from controlplane.calls.selection import Lag
 from controlplane.calls.waiting import WaitingClaims
 from controlplane.kinds.registry import KINDS
 from controlplane.resources.mutations import RaceLostError
@@ -193,6 +194,7 @@ async def test_beyond_the_lag_budget_only_calls_with_a_workflow_are_handed_out(
     calls: Calls, tight_budget: None
 ) -> None:
     await calls.function()
+    await run_ahead(calls, 5)
     names = await calls.create(*["a"] * 3, *["b"] * 3)
     await calls.writer.write(MarkStarted([await calls.ref(names[4])]))
     worker = await calls.worker(concurrency=10)
@@ -206,23 +208,55 @@ async def test_beyond_the_lag_budget_only_calls_with_a_workflow_are_handed_out(
 
 async def test_when_the_engine_catches_up_held_claims_are_served(calls: Calls, tight_budget: None) -> None:
     await calls.function()
+    ran = await run_ahead(calls, 5)
     names = await calls.create(*["a"] * 6)
     worker = await calls.worker(concurrency=10)
     assert await worker.take(10) == []
     waiting = await held(calls, worker, take=10)
     # Another process starts the workflows; no object changes.
-    await calls.database.execute("UPDATE calls SET has_workflow = true WHERE name = ANY($1)", names[1:])
+    await calls.database.execute("UPDATE calls SET has_workflow = true WHERE name = ANY($1)", ran[1:])
     given, _ = await waiting
-    assert {call["id"] for call in given} >= set(names[1:])
+    assert [call["id"] for call in given] == names
 
 
-async def test_an_old_call_without_a_workflow_closes_the_gate_too(calls: Calls) -> None:
+async def test_a_call_that_ran_a_minute_ago_and_has_no_workflow_closes_the_gate_too(calls: Calls) -> None:
     await calls.function()
-    await calls.create()
-    calls.clock.advance(61)
+    await run_ahead(calls, 1)
+    [waiting] = await calls.create()
+    calls.clock.advance(59)
     worker = await calls.worker()
-    assert await worker.take() == []
+    assert await worker.take() == [waiting]
+    await calls.create()
+    calls.clock.advance(2)
+    calls.dispatcher._lag_read_at = float("-inf")  # it is read four times a second
+    assert await (await calls.worker()).take() == []
     assert calls.dispatcher.gated
+
+
+async def test_calls_that_only_wait_or_never_ran_are_no_lag(calls: Calls, tight_budget: None) -> None:
+    """A queue of any length, a map that was cancelled in it, and a call that its worker gave back."""
+    await calls.function()
+    for name in await calls.create(*["cancelled"] * 10):
+        await calls.cancel(name)
+    [returned] = await calls.create("a")
+    unlucky = await calls.worker()
+    await unlucky.take()
+    await unlucky.claim(take=0, running=[])
+    await calls.create(*["a"] * 10)
+    calls.clock.advance(600)
+    assert await calls.queries.lag(10) == Lag(calls=0, oldest_at=None)
+    assert await (await calls.worker()).take() == [returned]
+    assert not calls.dispatcher.gated
+
+
+async def run_ahead(calls: Calls, count: int) -> list[str]:
+    """Calls that ran and have no workflow yet."""
+    names = await calls.create(*["ahead"] * count)
+    worker = await calls.worker(concurrency=count)
+    assert await worker.take(count) == names
+    await worker.claim(*map(succeeded, names), take=0)
+    calls.dispatcher._lag_read_at = float("-inf")  # it is read four times a second
+    return names
 
 
 async def test_cancels_around_the_end_of_a_call_leave_nothing_behind(calls: Calls) -> None:

@@ -161,18 +161,27 @@ async def test_a_cancel_during_a_backoff_is_what_the_workflow_finds(calls: Calls
 
 
 async def test_after_the_engine_was_wiped_every_call_is_started_again(calls: Calls, worker: ScriptedWorker) -> None:
-    queued, running, deciding, done = await calls.create("a", "b", "c", "d")
+    running, deciding, done, queued = await calls.create("a", "b", "c", "d")
     for name in (queued, running, deciding, done):
         await attach(calls, name)
     other = await calls.worker(concurrency=3)
-    given = await other.take(4)
-    await other.claim(raised(given[2]), succeeded(given[3]), take=0)
-    assert (await calls.queries.to_start(10)).calls == []
+    assert await other.take(3) == [running, deciding, done]
+    await other.claim(raised(deciding), succeeded(done), take=0)
+    assert await unstarted(calls) == {}
+    assert await calls.queries.open_workflows(10) == 4
     await remember(calls, "old")
     assert await calls.writer.write(ForgetEngine("old")) is None
-    assert {found.ref.name for found in (await calls.queries.to_start(10)).calls} == {queued, running, deciding, done}
-    assert [found.ref.name for found in await calls.queries.to_decide(10)] == [given[2]]
+    assert {found.ref.name for found in (await calls.queries.behind(10)).calls} == {running, deciding, done}
+    assert [found.ref.name for found in (await calls.queries.queued(10)).calls] == [queued]
+    assert await calls.queries.open_workflows(10) == 0
+    assert [found.ref.name for found in await calls.queries.to_decide(10)] == [deciding]
     assert await calls.queries.unreported(10) == []
+
+
+async def unstarted(calls: Calls) -> dict[str, Ended | None]:
+    """Calls without a workflow, and how they ended."""
+    looks = [await calls.queries.behind(10), await calls.queries.queued(10)]
+    return {found.ref.name: found.ended for look in looks for found in look.calls}
 
 
 async def remember(calls: Calls, incarnation: str) -> None:
@@ -216,14 +225,13 @@ async def test_the_starter_sees_how_a_call_without_a_workflow_ended(calls: Calls
     await worker.claim(succeeded(over), take=0)
     assert await worker.take() == [running]
     await calls.cancel(cancelled)
-    found = {call.ref.name: call for call in (await calls.queries.to_start(10)).calls}
-    assert {name: call.ended for name, call in found.items()} == {
+    assert await unstarted(calls) == {
         over: Ended(phase="Succeeded"),
         running: None,
         cancelled: Ended(phase="Cancelled", reason="Cancelled"),
     }
-    await calls.writer.write(MarkReported(found[over].ref, None))
-    assert over not in {call.ref.name for call in (await calls.queries.to_start(10)).calls}
+    await calls.writer.write(MarkReported(await calls.ref(over), None))
+    assert over not in await unstarted(calls)
     assert await calls.database.fetchval("SELECT count(*) FROM calls WHERE name = $1", over) == 0
 
 
@@ -239,23 +247,23 @@ async def test_a_stale_token_changes_nothing(calls: Calls, worker: ScriptedWorke
     [unreported] = await calls.queries.unreported(10)
     assert unreported.token == b"new"
     await calls.writer.write(DetachWorkflow(ref, b"new"))
-    assert [found.ref.name for found in (await calls.queries.to_start(10)).calls] == [name]
+    assert list(await unstarted(calls)) == [name]
 
 
 async def test_the_starter_sees_one_call_of_each_session_in_turn(calls: Calls, worker: ScriptedWorker) -> None:
     big = await calls.create(*["big"] * 20)
     small = await calls.create("small")
-    look = await calls.queries.to_start(4)
+    look = await calls.queries.queued(4)
     assert [found.ref.name for found in look.calls] == [big[0], small[0], big[1]]
     await calls.writer.write(MarkStarted([found.ref for found in look.calls]))
-    assert [found.ref.name for found in (await calls.queries.to_start(3)).calls] == big[2:5]
+    assert [found.ref.name for found in (await calls.queries.queued(3)).calls] == big[2:5]
 
 
 async def test_the_starter_goes_round_more_sessions_than_one_look_holds(calls: Calls, worker: ScriptedWorker) -> None:
     names = await calls.create(*[f"s{n:02}" for n in range(10)])
     after, seen = ("", "", ""), []
     for _ in range(3):
-        look = await calls.queries.to_start(4, after)
+        look = await calls.queries.queued(4, after)
         seen += [found.ref.name for found in look.calls]
         after = look.next_after
     assert seen == names
@@ -272,7 +280,7 @@ async def test_a_workflow_that_never_asks_is_found(calls: Calls, worker: Scripte
     [silent] = (await calls.queries.silent_workflows(calls.clock.now(), 10)).calls
     assert silent.name == name
     await calls.writer.write(DetachWorkflow(silent, None))
-    assert [found.ref.name for found in (await calls.queries.to_start(10)).calls] == [name]
+    assert list(await unstarted(calls)) == [name]
 
 
 async def test_looks_for_silent_workflows_reach_all_of_them_in_turn(calls: Calls, worker: ScriptedWorker) -> None:

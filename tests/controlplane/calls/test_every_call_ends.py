@@ -97,7 +97,8 @@ class Chaos:
     async def engine(self) -> None:
         """A starter that starts, workflows that decide, and reports that are sometimes lost."""
         queries, write = self.calls.queries, self.calls.writer.write
-        started = [found.ref for found in (*await queries.to_decide(5), *(await queries.to_start(5)).calls)]
+        found = (*await queries.to_decide(5), *(await queries.behind(5)).calls, *(await queries.queued(2)).calls)
+        started = [call.ref for call in found]
         await write(MarkStarted(started))
         for ref in started:
             outcome = await write(AttachWorkflow(ref, self.dice.randbytes(4)))
@@ -128,6 +129,8 @@ class Chaos:
             await worker.claim(*[succeeded(name) for name in worker.running], take=2)
             if (await self.calls.attempt(worker))["draining"]:
                 await self.drain(worker)
+            # A call that its worker let go, and of which nothing more is told, ends by the sweeper only.
+            await self.overdue()
             await self.engine()
             self.calls.clock.advance(1)
             if not await self.calls.database.fetch("SELECT 1 FROM calls"):

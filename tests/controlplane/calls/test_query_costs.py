@@ -27,12 +27,15 @@ SESSIONS = "INSERT INTO call_sessions SELECT $1, 's' || n, n FROM generate_serie
 
 
 async def fill(calls: Calls) -> Connection:
-    """Fifty thousand calls in one session, as many in a thousand, and as many again that the engine knows."""
+    """Fifty thousand calls in one session, as many in a thousand, as many again that the engine knows, and as many that
+    ran ahead of it."""
     connection = await calls.database.connect("test")
     await connection.execute("SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off")
     for function, sessions, started in (("one", 1, False), ("many", 1_000, False), ("started", 1, True)):
         await connection.execute(QUEUE, function, sessions, started)
         await connection.execute(SESSIONS, function, sessions)
+    await connection.execute(QUEUE, "ahead", 1_000, False)
+    await connection.execute("UPDATE calls SET state = 'done', dispatches = 1 WHERE function_uid = 'ahead'")
     return connection
 
 
@@ -50,7 +53,10 @@ QUESTIONS = {
     "a call by uid": (rows.CALL_BY_UID.sql, "'{one1}'", 20),
     "a call by key": (rows.CALL_BY_KEY.sql, "'{acme/default/one1}'", 20),
     "open calls": (rows.OPEN_CALLS.sql, "'{one}'", 600),
-    "calls to start": (queries._TO_START, "32, '', '', '', 32", 300),
+    "calls to start": (queries._BEHIND, "32, '', '', '', 32", 300),
+    "queued calls to start": (queries._QUEUED, "32, '', '', '', 32", 300),
+    "one queued call to start": (queries._QUEUED, "1, 'acme', 'default', 's5', 1", 20),
+    "open workflows": (queries._OPEN, "1001", 1_100),
     "calls to decide": (queries._TO_DECIDE, "32", 20),
     "calls that were started": (queries._WITHOUT_WORKFLOW, "'{one1,many1,started1}'", 20),
     "unreported outcomes": (queries._UNREPORTED, "32", 20),

@@ -154,8 +154,9 @@ async def test_what_is_left_of_the_queue_timeout_is_told(inspecting: Inspecting)
 
 async def test_beyond_the_lag_budget_a_call_waits_for_its_workflow(inspecting: Inspecting) -> None:
     calls = inspecting.calls
-    [name] = await calls.create()
-    await calls.worker()
+    worker = await calls.worker()
+    [ran, name] = await calls.create("s", "s")
+    assert await worker.take() == [ran]
     calls.clock.advance(calls.settings.engine_lag_seconds_max + 1)
     told = await inspecting.wait(name)
     assert (told["reason"], told["engine"]) == (
