@@ -160,20 +160,29 @@ class Sweeper:
             log.info("cancelled calls run on, their workers are let go", attempts=found)
 
     async def end_unserved_calls(self) -> None:
-        """Fail queued calls that no worker took for the whole `placement.queueTimeout` of their Function."""
+        """Fail queued calls that no worker took for the whole `placement.queueTimeout` of their Function: a batch of
+        each Function in turn, until none of them has more."""
         now = self._clock.now()
+        impatient = []
         for load in await self._calls.busy_loads():
             function = self._cache.get(Key("Function", load.org, load.project, load.function))
             if not load.queued or function is None or function["metadata"]["uid"] != load.function_uid:
                 continue
             patience = queue_patience(function)
-            if patience is None or waits_since(function, now) + patience > now:
-                continue
-            found = await self._calls.unserved(load.function_uid, now - patience, PER_TURN)
-            if found:
-                told = function["spec"]["placement"]["queueTimeout"]
-                ended = await self._writer.write(EndUnserved(found, now - patience, told, self._rules))
-                log.info("unserved calls ended", function=load.function, calls=ended)
+            if patience is not None and waits_since(function, now) + patience <= now:
+                impatient.append((function, now - patience))
+        while impatient:
+            impatient = [each for each in impatient if await self._end_unserved(*each)]
+
+    async def _end_unserved(self, function: Document, before: datetime) -> bool:
+        """Fail the first calls of a Function that have waited since before a time; whether there may be more."""
+        found = await self._calls.unserved(function["metadata"]["uid"], before, PER_TURN)
+        if not found:
+            return False
+        told = function["spec"]["placement"]["queueTimeout"]
+        ended = await self._writer.write(EndUnserved(found, before, told, self._rules))
+        log.info("unserved calls ended", function=function["metadata"]["name"], calls=ended)
+        return ended > 0
 
     async def recover_orphaned_calls(self) -> None:
         """Give back calls of workers that were closed without that."""

@@ -148,9 +148,18 @@ WHERE c.state = 'running' AND c.cancel_requested_at IS NOT NULL AND c.let_go_at 
 """
 
 # Sessions served longest ago, and their first calls: whoever waits longest is among them, whatever the queue's length.
+# Sessions that were emptied keep their turn until it comes, and without a worker it never does.
 _UNSERVED = """
 SELECT c.uid, c.org, c.project, c.name
-FROM (SELECT session FROM call_sessions WHERE function_uid = $1 ORDER BY last_turn LIMIT $3) AS s
+FROM (
+    SELECT t.session FROM call_sessions t
+    CROSS JOIN LATERAL (
+        SELECT 1 FROM calls
+        WHERE function_uid = t.function_uid AND session = t.session AND state = 'queued' AND seq >= 0
+        ORDER BY priority, seq LIMIT 1
+    ) AS first
+    WHERE t.function_uid = $1 ORDER BY t.last_turn LIMIT $3
+) AS s
 CROSS JOIN LATERAL (
     SELECT * FROM calls
     WHERE function_uid = $1 AND session = s.session AND state = 'queued' AND seq >= 0

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from activities.attempts import AttemptActivities
 from activities.departures import attempt_input
 from activities.engine import Engine, attempt_workflow_id
+from activities.sweeper import PER_TURN
 from controlplane.calls.engine import AttachWorkflow, MarkReported
 from controlplane.calls.recovery import LoseAttempt
 from controlplane.capacity.attempts import CloseAttempt
@@ -161,6 +162,23 @@ async def test_a_call_that_no_worker_takes_in_its_time_fails_for_want_of_capacit
     assert await calls.phase(running) == "Running"
     for name in (returned, *waiting.values()):
         assert await calls.phase(name) == "Queued"
+
+
+async def test_one_look_ends_all_that_waited_too_long_however_many_they_are(sweeping: Sweeping) -> None:
+    calls = sweeping.calls
+    ready = {"type": "Ready", "status": "True", "reason": "ScaledToZero", "lastTransitionTime": format_time(START)}
+    for name in ("large", "small"):
+        function = await calls.function(name, placement={"queueTimeout": "60s"})
+        document = {**function, "status": {"conditions": [ready]}}
+        await calls.writer.write(PutObject(Key("Function", ORG, PROJECT, name), document))
+    waiting = [*await calls.create(*["s"] * (2 * PER_TURN + 1), function="large")]
+    waiting += await calls.create(*[f"s{number}" for number in range(PER_TURN + 1)], function="small")
+    calls.clock.advance(61)
+    [late] = await calls.create("s", function="large")
+    await sweeping.sweeper.end_unserved_calls()
+    reasons = {(status["phase"], status["reason"]) for status in [await calls.status(name) for name in waiting]}
+    assert reasons == {("Failed", "CapacityUnavailable")}
+    assert await calls.phase(late) == "Queued"
 
 
 async def test_a_cancel_that_the_worker_ignores_ends_the_call_after_its_grace(sweeping: Sweeping) -> None:

@@ -65,6 +65,7 @@ QUESTIONS = {
     "silent workflows": (queries._SILENT, f"{LATE}, 10, '-infinity', ''", 20),
     "unserved calls of one session": (queries._UNSERVED, f"'one', {LATE}, 100", 600),
     "unserved calls of a thousand sessions": (queries._UNSERVED, "'many', '-infinity', 10", 600),
+    "unserved calls behind a thousand empty sessions": (queries._UNSERVED, f"'ahead', {LATE}, 10", 3_500),
     "lapsed leases": (queries._LAPSED, f"{LATE}, 10", 20),
     "heads of one session": (explaining.HEADS, "'one', 16, 4", 80),
     "heads of many sessions": (explaining.HEADS, "'many', 16, 4", 400),
