@@ -24,6 +24,8 @@ Inflict = Callable[[Cluster, random.Random, str], Awaitable[None]]
 FROZEN_SECONDS = (0.5, 8.0)
 """Shorter and longer than what heartbeats and requests allow; a frozen worker is given more than a lease elsewhere."""
 BROKEN_SECONDS = (0.2, 4.0)
+TEN_MINUTES = 600
+"""How far a clock is moved: more than any lease, grace or backoff here."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,28 @@ async def freeze_worker(cluster: Cluster, rng: random.Random, target: str) -> No
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
+
+
+async def move_clock(cluster: Cluster, rng: random.Random, target: str) -> None:
+    """A new life of a member in a wrong time, early or late, and then one in the right time."""
+    cluster.move_clock(target, rng.choice((-TEN_MINUTES, TEN_MINUTES)))
+    try:
+        await cluster.restart(target)
+        await asyncio.sleep(rng.uniform(*FROZEN_SECONDS))
+    finally:
+        cluster.move_clock(target, 0)
+        await cluster.restart(target)
+
+
+async def late_worker(cluster: Cluster, rng: random.Random, target: str) -> None:
+    """Workers that start now are late for as long as they live. An early one would say of each call that its time is
+    over: what keeps a true worker from that is the proxy of its node, which the node of this harness has not."""
+    cluster.move_clock(NODE, -TEN_MINUTES)
+    try:
+        cluster.signal_workers(signal.SIGKILL, rng)
+        await asyncio.sleep(rng.uniform(*FROZEN_SECONDS))
+    finally:
+        cluster.move_clock(NODE, 0)
 
 
 async def cut(cluster: Cluster, rng: random.Random, target: str) -> None:
@@ -128,6 +152,8 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
         "freeze": Fault(freeze, MEMBERS),
         "kill-worker": Fault(kill_worker, ("a worker",)),
         "freeze-worker": Fault(freeze_worker, ("a worker",)),
+        "move-clock": Fault(move_clock, (*APIS, *CONTROLS)),
+        "late-worker": Fault(late_worker, ("a worker",)),
         "cut": Fault(cut, LINKS),
         "refuse": Fault(refuse, LINKS),
         "slow-down": Fault(slow_down, LINKS),

@@ -7,14 +7,13 @@ import asyncio
 import pytest
 
 from tests.faults.cluster import CONTROLS, NODE, Cluster
+from tests.faults.faults import TEN_MINUTES
 from tests.faults.history import SEEN
 from tests.faults.run import MIX, fault_run
-from tests.fixtures.host_clock import needs_faketime
 
-pytestmark = [needs_faketime, pytest.mark.faults, pytest.mark.timeout(1_200)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(1_200)]
 
 BOUND_SECONDS = 150
-TEN_MINUTES = 600
 
 
 @pytest.mark.case("C45")

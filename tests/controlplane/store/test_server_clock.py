@@ -12,7 +12,7 @@ import pytest
 
 from controlplane.store.database import Database
 from controlplane.store.server_clock import DatabaseClock, Reading
-from tests.fixtures.host_clock import moved_clock, needs_faketime
+from tests.fixtures.host_clock import moved_clock
 
 ROOT = Path(__file__).resolve().parents[3]
 TELL = """
@@ -76,7 +76,6 @@ def test_a_worse_answer_does_not_move_the_clock(
     assert KNOWN.better(new) is (new if taken else KNOWN)
 
 
-@needs_faketime
 async def test_a_host_whose_clock_is_wrong_tells_the_same_time(database_url: str) -> None:
     """The process of its own believes that it is ten minutes later."""
     done = subprocess.run(
