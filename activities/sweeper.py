@@ -54,6 +54,8 @@ KILL_PATIENCE_SECONDS = 30
 DRAIN_MARGIN_SECONDS = 15
 """The node kills after the drain grace; this much later it has evidently not."""
 SILENT_SECONDS = 60
+CANCELLED_WORKERS_MAX = 1_000
+"""Looked at in one turn; nearly all of them stop their calls by themselves, in milliseconds."""
 CANCELS_SECONDS = 0.5
 """A waiter is promised the end of a cancelled call within 5 s, and this is part of them."""
 ASK_AGAIN_SECONDS = 300.0
@@ -106,6 +108,7 @@ class Sweeper:
         self.chores = (
             Chore("end overdue calls", 1.0, self.end_overdue_calls),
             Chore("drain workers of cancelled threads", CANCELS_SECONDS, self.drain_running_on),
+            Chore("drain workers that hear no cancel", CANCELS_SECONDS, self.drain_deaf),
             Chore("end lapsed leases", 1.0, self.end_lapsed_leases),
             Chore("end unserved calls", 10.0, self.end_unserved_calls),
             Chore("recover orphaned calls", 30.0, self.recover_orphaned_calls),
@@ -158,6 +161,23 @@ class Sweeper:
             kill_at = now + timedelta(seconds=settings.cancelled_thread_seconds)
             await self._departures.release(found, DrainReason.CANCELLED, kill_at)
             log.info("cancelled calls run on, their workers are let go", attempts=found)
+
+    async def drain_deaf(self) -> None:
+        """Let workers go that were started by a command of their Function and hold a cancelled call.
+
+        Nobody in them asks for cancels. Such a worker hears of one with its next claim, up to 5 s later, and cannot
+        tell whether the body stopped, so it goes in any case; told to go, it claims at once.
+        """
+        now, settings = self._clock.now(), self._settings
+        cancelled_before = now - timedelta(seconds=settings.cancel_settle_seconds)
+        holders = await self._calls.attempts_to_stop_calls(cancelled_before, CANCELLED_WORKERS_MAX)
+        deaf = [
+            uid for uid, key in holders if (function := self._cache.get(key)) and worker_start(function["spec"]).command
+        ]
+        if deaf:
+            kill_at = now + timedelta(seconds=settings.cancelled_thread_seconds)
+            await self._departures.release(deaf, DrainReason.CANCELLED, kill_at)
+            log.info("cancelled calls run on workers that do not ask for cancels, these are let go", attempts=deaf)
 
     async def end_unserved_calls(self) -> None:
         """Fail queued calls that no worker took for the whole `placement.queueTimeout` of their Function: a batch of

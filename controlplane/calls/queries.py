@@ -18,6 +18,7 @@ import asyncpg
 from controlplane.calls.engine import CallOutcome, Ended
 from controlplane.calls.rows import LET_GO_GRACES, CallRef, CallRow, CallState
 from controlplane.calls.selection import Lag, engine_lag
+from controlplane.store.contract import Key
 from controlplane.store.database import Database
 
 _SESSIONS_MAX = 256
@@ -145,6 +146,12 @@ _RUNNING_ON = """
 SELECT DISTINCT c.attempt FROM calls c JOIN attempts a ON a.uid = c.attempt
 WHERE c.state = 'running' AND c.cancel_requested_at IS NOT NULL AND c.let_go_at < $1
     AND a.finished_at IS NULL AND (NOT a.draining OR a.kill_at IS NULL) LIMIT $2
+"""
+
+_TO_STOP = """
+SELECT DISTINCT c.attempt, c.org, c.project, c.function FROM calls c JOIN attempts a ON a.uid = c.attempt
+WHERE c.state = 'running' AND c.cancel_requested_at < $1 AND c.let_go_at IS NULL
+    AND a.finished_at IS NULL AND NOT a.draining LIMIT $2
 """
 
 # Sessions served longest ago, and their first calls: whoever waits longest is among them, whatever the queue's length.
@@ -294,6 +301,15 @@ class CallQueries:
     async def attempts_running_on(self, before: datetime, limit: int) -> list[str]:
         """Uids of workers, not yet to be killed, that let go of a call before a time and still hold it."""
         return [record["attempt"] for record in await self._database.fetch(_RUNNING_ON, before, limit)]
+
+    async def attempts_to_stop_calls(self, before: datetime, limit: int) -> list[tuple[str, Key]]:
+        """Uids of workers, not draining yet, that hold a call which was cancelled before a time, and the keys of their
+        Functions."""
+        records = await self._database.fetch(_TO_STOP, before, limit)
+        return [
+            (record["attempt"], Key("Function", record["org"], record["project"], record["function"]))
+            for record in records
+        ]
 
     async def unserved(self, function_uid: str, before: datetime, limit: int) -> list[CallRef]:
         """Queued calls of a Function that have waited for a worker since before a time; for `EndUnserved`."""

@@ -17,7 +17,7 @@ from controlplane.capacity.endings import WorkerEnd
 from controlplane.clock import format_time
 from controlplane.store.contract import Key
 from controlplane.store.events import NORMAL, Happening, RecordEvent
-from tests.fixtures.calls import ORG, PROJECT, PutObject, said, succeeded
+from tests.fixtures.calls import ORG, PROJECT, PutObject, succeeded
 from tests.fixtures.eventually import eventually
 from tests.fixtures.sweeping import Sweeping
 
@@ -314,30 +314,6 @@ async def test_blobs_nobody_uses_or_names_are_deleted(sweeping: Sweeping) -> Non
     assert await calls.phase(running) == "Running"
     calls.clock.advance(8 * DAY)
     assert await left() == "abdf"
-
-
-async def test_a_worker_with_a_cancelled_thread_is_let_go_and_killed_once_nothing_else_runs_there(
-    sweeping: Sweeping,
-) -> None:
-    calls = sweeping.calls
-    cancelled, _ = [(await calls.create("s"))[0] for _ in range(2)]
-    worker = await sweeping.worker()
-    await calls.database.execute("UPDATE attempts SET concurrency = 2")
-    assert len(await worker.take(2)) == 2
-    await calls.cancel(cancelled)
-    await worker.claim(said(cancelled, "Cancelled"), take=0)
-    await sweeping.sweeper.drain_running_on()
-    assert not (await calls.attempt(worker))["draining"]
-    calls.clock.advance(0.5)
-    await sweeping.sweeper.drain_running_on()
-    row = await calls.attempt(worker)
-    assert (row["draining"], row["drain_reason"], row["kill_at"] is not None) == (True, "CallCancelled", True)
-    # Its workflow was told, which ends the process when the other call is over.
-    handle = sweeping.client.get_workflow_handle(attempt_workflow_id(row["uid"]))
-    assert (await handle.describe()).close_time is None
-    calls.clock.advance(60)
-    assert await calls.queries.attempts_to_kill(calls.clock.now()) == []
-    await handle.terminate()
 
 
 async def test_a_blob_that_two_calls_share_stays_until_both_are_forgotten(sweeping: Sweeping) -> None:
