@@ -132,11 +132,9 @@ def upgrade() -> None:
     op.create_index('calls_queued', 'calls', ['function_uid', 'session', 'priority', 'seq'], unique=False, postgresql_where=sa.text("state = 'queued' AND seq >= 0"))
     op.create_index('calls_queued_started', 'calls', ['function_uid', 'session', 'priority', 'seq'], unique=False, postgresql_where=sa.text("state = 'queued' AND has_workflow"))
     op.create_index('calls_reporting', 'calls', ['state', 'seq'], unique=False, postgresql_where=sa.text("state IN ('deciding', 'done') AND task_token IS NOT NULL"))
-    op.create_index('calls_ahead', 'calls', ['updated_at'], unique=False, postgresql_where=sa.text("NOT has_workflow AND state <> 'queued' AND dispatches > 0"))
-    op.create_index('calls_open', 'calls', ['seq'], unique=False, postgresql_where=sa.text('has_workflow AND seq >= 0'))
+    op.create_index('calls_starting', 'calls', ['seq'], unique=False, postgresql_where=sa.text('NOT has_workflow AND seq >= 0'))
     op.create_index('calls_undecided', 'calls', ['seq'], unique=False, postgresql_where=sa.text("NOT has_workflow AND state IN ('deciding', 'waiting')"))
-    op.create_index('calls_starting_fairly', 'calls', ['org', 'project', 'session', 'seq'], unique=False, postgresql_where=sa.text("NOT has_workflow AND state <> 'queued' AND priority >= 0"))
-    op.create_index('calls_queued_fairly', 'calls', ['org', 'project', 'session', 'seq'], unique=False, postgresql_where=sa.text("NOT has_workflow AND state = 'queued' AND priority >= 0"))
+    op.create_index('calls_starting_fairly', 'calls', ['org', 'project', 'session', 'seq'], unique=False, postgresql_where=sa.text('NOT has_workflow AND priority >= 0'))
     # Rows of these tables change several times a second for as long as they live; vacuum must keep pace.
     op.execute("ALTER TABLE calls SET (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02)")
     op.execute("ALTER TABLE call_sessions SET (autovacuum_vacuum_scale_factor = 0.02)")
