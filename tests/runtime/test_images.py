@@ -7,7 +7,9 @@ import dataclasses
 import gzip
 import io
 import os
+import re
 import stat
+import subprocess
 import tarfile
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
@@ -63,13 +65,15 @@ async def host(host: Host, tmp_path: Path) -> Host:
 def build(host: Host, log: Log) -> Build:
     """Build steps as an Image has them."""
 
-    async def begin(*steps: dict[str, Any], blob: bytes = b"", limits: BuildLimits = LIMITS) -> BuiltImage:
+    async def begin(
+        *steps: dict[str, Any], blob: bytes = b"", limits: BuildLimits = LIMITS, python: str = OWN_MINOR
+    ) -> BuiltImage:
         async def fetch(reference: str, path: Path) -> None:
             assert reference == BLOB
             path.write_bytes(blob)
 
         builder = ImageBuilder(host, limits, os.environ)
-        return await builder.build(OWN_MINOR, steps_of({"steps": list(steps)}), fetch, log, told.append)
+        return await builder.build(python, steps_of({"steps": list(steps)}), fetch, log, told.append)
 
     told: list[Stage] = []
     return begin
@@ -142,6 +146,46 @@ async def test_a_project_is_synchronised_beside_the_workers_packages(host: Host,
     built = await build({"uvSync": {"project": BLOB}}, blob=archive({"pyproject.toml": project}))
     packages = {path.name for path in (host.images.folder(built.key) / "tree").glob("env/lib/python*/site-packages/*")}
     assert {"iniconfig", "nodus", "httpx"} <= packages
+
+
+def project(version: str) -> str:
+    """A project that depends on some version of one package."""
+    lines = ["[project]", 'name = "p"', 'version = "1"', 'requires-python = ">=3.10"', f'dependencies = ["{version}"]']
+    return "\n".join([*lines, ""])
+
+
+@pytest.fixture
+def locked(host: Host, tmp_path: Path) -> dict[str, bytes]:
+    """A project that would take any version of its package, and the lock that uv made when it wanted an old one."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    for version in ("iniconfig==2.0.0", "iniconfig>=2"):
+        (folder / "pyproject.toml").write_text(project(version))
+        subprocess.run([host.uv, "lock", "--project", folder], check=True, capture_output=True, timeout=120)
+    return {name: (folder / name).read_bytes() for name in ("pyproject.toml", "uv.lock")}
+
+
+@pytest.mark.parametrize("minor", ["3.10", "3.12", "3.13"])
+@pytest.mark.parametrize("frozen", [True, False])
+async def test_a_projects_lock_decides_on_every_python(
+    host: Host, build: Build, locked: dict[str, bytes], minor: str, frozen: bool
+) -> None:
+    step = {"uvSync": {"project": BLOB, "frozen": frozen}}
+    check = f"import iniconfig, sys; assert '%d.%d' % sys.version_info[:2] == '{minor}', sys.version"
+    built = await build(step, {"run": [f'python -c "{check}"']}, blob=archive(locked), python=minor)
+    [site] = (host.images.folder(built.key) / "tree").glob("env/lib/python*/site-packages")
+    assert site.parent.name == f"python{minor}"
+    assert {"iniconfig-2.0.0.dist-info", "nodus"} <= {path.name for path in site.iterdir()}
+
+
+async def test_a_lock_whose_hash_is_not_that_of_the_package_is_refused(
+    build: Build, log: Log, locked: dict[str, bytes]
+) -> None:
+    forged = re.sub(rb"sha256:[0-9a-f]{64}", b"sha256:" + b"0" * 64, locked["uv.lock"])
+    step = {"uvSync": {"project": BLOB, "frozen": True}}
+    error = await failure(build(step, blob=archive({**locked, "uv.lock": forged})))
+    assert (error.reason, str(error)) == ("StepFailed", "step 1 (uvSync) ended with exit code 1")
+    assert any("hash mismatch" in line.lower() for line in log.text())
 
 
 @pytest.mark.parametrize(
