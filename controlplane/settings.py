@@ -253,11 +253,12 @@ class Settings(BaseSettings):
 
     # Images
     image_builds_max: int = Field(default=2, description="Builds of images at once on a host; more wait their turn.")
-    image_build_seconds_max: float = Field(
-        default=1_800.0, description="A build that takes longer fails; its steps may wait for something for ever."
-    )
+    image_build_seconds_max: float = Field(default=1_800.0, description="A build that takes longer fails; it may hang.")
     image_disk_bytes_max: int = Field(
         default=20 << 30, description="Disk of one build, with what it downloads; the largest frameworks take half."
+    )
+    images_disk_bytes_max: int = Field(
+        default=100 << 30, description="Disk of all built images of a host; idle ones go when a new one needs room."
     )
     image_memory_bytes_max: int = Field(
         default=4 << 30, description="Hard limit of one build's memory; compilers of the largest packages take half."

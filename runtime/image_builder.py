@@ -23,7 +23,7 @@ from runtime.cgroups import Cgroup, Limits
 from runtime.environments import Environment, EnvironmentFailedError
 from runtime.host import Host
 from runtime.image_steps import Step, StepCommand
-from runtime.images import ImageMissingError, Manifest, image_digest
+from runtime.images import ImageMissingError, ImagesFullError, Manifest, image_digest
 from runtime.index_proxy import IndexProxy
 from runtime.logs import LogCollector, Sink
 from runtime.package_indexes import PYTHON_PRESET
@@ -61,6 +61,7 @@ class BuildLimits:
     builds_max: int
     seconds_max: float
     disk_bytes_max: int
+    images_disk_bytes_max: int
     memory_bytes_max: int
 
 
@@ -171,7 +172,10 @@ class ImageBuilder:
         try:
             manifest = await self._build(building, python, steps, fetch, logs)
             tell(Stage.PUSHING)
-            await trees.to_end(store.publish, key, manifest)
+            await store.publish_within(self._limits.images_disk_bytes_max, key, manifest)
+        except ImagesFullError as error:
+            trees.remove(building)
+            raise ImageFailedError("StepFailed", _no_room(str(error))) from error
         except BaseException:
             # Not in a thread: a build that is cancelled must have cleared its disk before the next one begins.
             trees.remove(building)
@@ -364,6 +368,13 @@ _BUILD_VARIABLES = {
     "PYC_INVALIDATION_MODE": "CHECKED_HASH",
 }
 """What commands of a build start with; nothing of the node's own."""
+
+
+def _no_room(problem: str) -> str:
+    return (
+        f"every step succeeded, and the node has no room for the image: {problem} that this server allows; delete "
+        "Functions with large images, or have NODUS_SERVER_IMAGES_DISK_BYTES_MAX raised, and ask for the build again"
+    )
 
 
 def _refusal(host: str, hosts: Sequence[str]) -> str:

@@ -37,6 +37,10 @@ class ImageMissingError(Exception):
     """This node has no such image, or one whose content is not what was built; it has to be built again."""
 
 
+class ImagesFullError(Exception):
+    """The images that are in use leave no room for another one; the message says how much they take."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
     """What `image.json` says: how an image is used, and what it must contain."""
@@ -72,6 +76,8 @@ class ImageStore:
         self._checked: dict[str, Manifest] = {}
         self._checking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._building: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._publishing = asyncio.Lock()
+        self._named: frozenset[str] = frozenset()
 
     def folder(self, key: str) -> Path:
         """Where the image of that key is, or would be; ValueError for what cannot be a key."""
@@ -128,6 +134,37 @@ class ImageStore:
             may_wait=not manifest.start_hooks,
         )
 
+    async def publish_within(self, disk_bytes_max: int, key: str, manifest: Manifest) -> None:
+        """`publish`, after so many others were removed that all of them together take at most `disk_bytes_max`.
+
+        Those that no Function names go first, then those that were used longest ago, which are built again when they
+        are needed; none that is leased. Raises ImagesFullError, and removes nothing, when that is not enough.
+        """
+        async with self._publishing:
+            await self._make_room(disk_bytes_max, await asyncio.to_thread(trees.disk_bytes, self.building(key)))
+            await trees.to_end(self.publish, key, manifest)
+
+    async def _make_room(self, disk_bytes_max: int, needed: int) -> None:
+        sizes = {key: await asyncio.to_thread(trees.disk_bytes, self.folder(key)) for key in self.keys()}
+        excess = needed + sum(sizes.values()) - disk_bytes_max
+        idle = sorted((key for key in sizes if key not in self._leases), key=self._usefulness)
+        if excess > sum(sizes[key] for key in idle):
+            used = sum(sizes[key] for key in sizes.keys() - set(idle))
+            raise ImagesFullError(f"it takes {needed} bytes, and images in use take {used} of {disk_bytes_max}")
+        for key in idle:
+            # One may have been leased or collected while another one was removed.
+            if excess <= 0:
+                return
+            if key not in self._leases and self.folder(key).exists():
+                await asyncio.to_thread(trees.remove, self._set_aside(key))
+                excess -= sizes[key]
+
+    def _usefulness(self, key: str) -> tuple[bool, float]:
+        try:
+            return key in self._named, self.folder(key).stat().st_mtime
+        except FileNotFoundError:
+            return False, 0.0
+
     def publish(self, key: str, manifest: Manifest) -> None:
         """Make a finished build the image of its key: everything to the disk, then one rename."""
         building = self.building(key)
@@ -154,6 +191,7 @@ class ImageStore:
 
     async def collect(self, kept: frozenset[str], idle_seconds: float) -> list[str]:
         """Remove the images that are not among `kept`, that nobody leases, and that were last used so long ago."""
+        self._named = kept
         before = time.time() - idle_seconds
         gone = [
             key

@@ -175,6 +175,7 @@ def build_limits(settings: Settings) -> BuildLimits:
         builds_max=settings.image_builds_max,
         seconds_max=settings.image_build_seconds_max,
         disk_bytes_max=settings.image_disk_bytes_max,
+        images_disk_bytes_max=settings.images_disk_bytes_max,
         memory_bytes_max=settings.image_memory_bytes_max,
     )
 

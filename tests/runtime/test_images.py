@@ -21,7 +21,7 @@ from runtime import trees
 from runtime.host import Host
 from runtime.image_builder import BuildLimits, BuiltImage, ImageBuilder, ImageFailedError, Stage
 from runtime.image_steps import steps_of
-from runtime.images import ImageMissingError, ImageStore
+from runtime.images import ImageMissingError, ImagesFullError, ImageStore, Manifest
 from tests.fixtures.eventually import eventually
 from tests.runtime.conftest import OWN_MINOR, Log
 
@@ -35,6 +35,7 @@ LIMITS = BuildLimits(
     builds_max=2,
     seconds_max=180,
     disk_bytes_max=1 << 30,
+    images_disk_bytes_max=10 << 30,
     memory_bytes_max=1 << 30,
 )
 BLOB = "sha256:" + "a" * 64
@@ -336,3 +337,63 @@ def test_the_digest_of_a_tree_is_that_of_its_content(tmp_path: Path) -> None:
     assert len(same) == 1
     assert len(others) == 4
     assert not same & others
+
+
+IMAGE_BYTES = 1 << 20
+
+
+def key_of(number: int) -> str:
+    return f"image-{number:020d}"
+
+
+async def publish(store: ImageStore, number: int, used_at: float, fit: int) -> None:
+    """An image of a megabyte and some, in a budget in which so many fit."""
+    tree = store.building(key_of(number)) / "tree"
+    (tree / "env").mkdir(parents=True)
+    (tree / "env" / "file").write_bytes(os.urandom(IMAGE_BYTES))
+    manifest = Manifest(
+        digest=f"sha256:{number}",
+        size_bytes=IMAGE_BYTES,
+        python_version="3.11.9",
+        executable="/usr/bin/python3",
+        variables={},
+        directory=None,
+        scratch=[],
+        start_hooks=[],
+    )
+    await store.publish_within(int((fit + 0.5) * IMAGE_BYTES), key_of(number), manifest)
+    os.utime(store.folder(key_of(number)), (used_at, used_at))
+
+
+async def test_images_that_nobody_names_go_first_and_then_those_used_longest_ago(tmp_path: Path) -> None:
+    store = ImageStore(tmp_path)
+    for number in (1, 2, 3, 4):
+        await publish(store, number, used_at=number, fit=4)
+    await store.collect(frozenset(map(key_of, (1, 2, 4))), idle_seconds=1e12)
+    assert store.keys() == [key_of(number) for number in (1, 2, 3, 4)]
+    await publish(store, 5, used_at=5, fit=4)
+    assert store.keys() == [key_of(number) for number in (1, 2, 4, 5)]
+    # Nobody names the newest one yet; its Function only waits for it. Then those that are named, the oldest first.
+    await store.collect(frozenset(map(key_of, (1, 2, 4, 5))), idle_seconds=1e12)
+    with store.lease(key_of(1)):
+        await publish(store, 6, used_at=6, fit=3)
+    assert store.keys() == [key_of(number) for number in (1, 5, 6)]
+
+
+async def test_an_image_that_does_not_fit_beside_those_in_use_removes_none(tmp_path: Path) -> None:
+    store = ImageStore(tmp_path)
+    for number in (1, 2, 3):
+        await publish(store, number, used_at=number, fit=3)
+    with store.lease(key_of(1)), store.lease(key_of(2)), pytest.raises(ImagesFullError, match="images in use take"):
+        await publish(store, 4, used_at=4, fit=2)
+    assert store.keys() == [key_of(number) for number in (1, 2, 3)]
+
+
+async def test_a_build_that_does_not_fit_says_so_and_leaves_nothing(host: Host, build: Build) -> None:
+    small = dataclasses.replace(LIMITS, images_disk_bytes_max=1 << 20)
+    error = await failure(build({"run": ["true"]}, limits=small))
+    assert error.reason == "StepFailed"
+    assert "no room for the image: it takes" in str(error)
+    assert "IMAGES_DISK_BYTES_MAX" in str(error)
+    assert leftovers(host) == []
+    assert host.images.keys() == []
