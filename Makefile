@@ -8,7 +8,7 @@ SECONDS ?= 300
 SEED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fmt histories bench faults oracle
+.PHONY: help setup run test check fmt histories bench faults oracle pools
 
 help:
 	@printf '%s\n' \
@@ -20,7 +20,8 @@ help:
 	  'make fmt        format the code' \
 	  'make histories  record the workflow histories that replay tests use' \
 	  'make faults     kill, freeze and cut off a whole system (SECONDS=300 how long, SEED=n the same again)' \
-	  'make oracle     the same around watchers, which must see every change once' \
+	  'make pools      pools of workers: windows, versions, many workers (FULL=1: at full size and duration)' \
+  'make oracle     the same around watchers, which must see every change once' \
 	  'make bench      measure the hot path beside plain Temporal, as ratios' \
 	  'make setup      only install (.venv, from hashed pins)'
 
@@ -56,6 +57,9 @@ bench: setup
 
 faults: setup
 	SECONDS_OF_FAULTS=$(SECONDS) SEED=$(SEED) $(PY) -m pytest tests/faults/test_faults.py -s $(ARGS)
+
+pools: setup
+	$(PY) -m pytest $(if $(FULL),--full) tests/e2e/test_pools.py tests/e2e/test_large_pool.py tests/cases/test_rollouts.py $(ARGS)
 
 oracle: setup
 	ORACLE_SECONDS=$(SECONDS) ORACLE_SEED=$(SEED) $(PY) -m pytest tests/oracle --log-cli-level=INFO $(ARGS)

@@ -133,7 +133,7 @@ async def test_calls_that_run_while_versions_come_and_one_is_broken_are_each_run
 async def test_quick_versions_end_no_call_and_a_broken_one_leaves_the_old_workers_at_work(
     system: System, deploy: Callable[..., None], full: bool
 ) -> None:
-    count, seconds = (100, 20) if full else (8, 2)
+    count, seconds = (16, 20) if full else (8, 2)
     deploy("v1")
     assert collect(system, spawn(system, 1, 0)) == ["v1"]
     names = spawn(system, count, seconds)
