@@ -96,7 +96,7 @@ class NodeApi:
             memory_bytes=quantity_bytes(resources["memory"]) if "memory" in resources else None,
             cpus=quantity_milli(resources["cpu"]) / 1_000 if "cpu" in resources else None,
             egress=EgressPlan(policy=told["egress"]["policy"], hosts=told["egress"]["hosts"]),
-            presets=tuple(told["egress"]["presets"]),
+            presets=tuple(told["egress"].get("presets") or ()),
             start=StartPlan(
                 command=tuple(told["start"]["command"]),
                 init_command=tuple(told["start"]["initCommand"]["command"]),

@@ -69,7 +69,7 @@ async def test_a_lease_holds_all_a_worker_needs(project: ServedApi, node: httpx.
     assert lease["workingDir"] == "/srv"
     assert lease["resources"]["memory"] == "1Gi"
     assert dict(lease["env"]) == {"TOKEN": "value", "A": "1"}
-    assert lease["egress"] == {"policy": "Open", "hosts": []}
+    assert lease["egress"] == {"policy": "Open", "hosts": [], "presets": []}
     secret = (await project.client.get(f"{project.path}/secrets/s")).json()
     assert secret["status"]["lastUsedTime"]
 

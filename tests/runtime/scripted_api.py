@@ -134,7 +134,7 @@ class ScriptedApi:
         if self.lease_refusal:
             return JSONResponse({"kind": "Status", "message": "the attempt is over"}, status_code=self.lease_refusal)
         start = {"command": [], "initCommand": {"command": [], "secondsMax": 0}}
-        leased = {"egress": {"policy": "Deny", "hosts": []}, "start": start, **self.leased}
+        leased = {"egress": {"policy": "Deny", "hosts": [], "presets": []}, "start": start, **self.leased}
         return JSONResponse({"token": self.token, "project": "default", "function": "fn", **leased})
 
     async def phase(self, request: Request) -> Response:
