@@ -110,7 +110,7 @@ def test_the_rules_of_a_project_are_what_each_question_would_answer() -> None:
     assert {
         "verbs": ["get", "list", "watch"],
         "apiGroups": [GROUP],
-        "resources": ["functions", "attempts", "events"],
+        "resources": ["functions", "attempts", "events", "offerings"],
     } in [rule | {"resources": rule["resources"]} for rule in told]
     assert {
         "verbs": ["create"],
