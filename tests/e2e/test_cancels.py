@@ -158,6 +158,8 @@ async def test_deleting_a_call_a_function_or_an_app_ends_what_runs_and_what_wait
     stopped.kubectl("delete", "function", "doomed-first", "--timeout=60s")
     stopped.kubectl("delete", "app", "doomed", "--timeout=60s")
     for name in (last, *names["second"]):
+        # An App is gone before its Functions, which end their calls.
+        await until(stopped, name, "Failed", "Cancelled", "Succeeded")
         end = call(stopped, name)
         assert (end["phase"], end["reason"]) == ("Failed", "FunctionDeleted")
 
