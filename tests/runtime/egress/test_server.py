@@ -335,7 +335,9 @@ async def test_a_worker_has_a_share_of_connections(outlet: Make) -> None:
 
 async def _answers(out: Outlet) -> bool:
     # A connection that is over its share is closed at once, perhaps before the question is sent.
-    return (await out.raw(b"CONNECT other.test:443 HTTP/1.1\r\nhost: other.test:443\r\n\r\n")).startswith(b"HTTP/1.1 403 ")
+    return (await out.raw(b"CONNECT other.test:443 HTTP/1.1\r\nhost: other.test:443\r\n\r\n")).startswith(
+        b"HTTP/1.1 403 "
+    )
 
 
 async def test_a_name_server_that_is_silent_costs_a_bounded_time_and_one_worker_only(
