@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 import sys
@@ -18,7 +19,9 @@ from runtime.host import LOCK_FILE, Host, HostLimits, open_host
 from runtime.logs import Chunk, LogLimits
 from runtime.pythons import PythonLocator, find_uv
 from runtime.sandbox import Tools, find_tools
+from runtime.templates import Template
 from runtime.uids import FIRST_UID
+from tests.fixtures.eventually import eventually
 from tests.runtime.proxied import Attempt, Upstream, attempt_to
 from tests.runtime.scripted_api import ScriptedApi
 
@@ -97,16 +100,36 @@ async def api() -> AsyncIterator[ScriptedApi]:
 
 
 @pytest.fixture
-async def host(tmp_path: Path, environments_directory: Path, api: ScriptedApi) -> AsyncIterator[Host]:
+def host_limits() -> HostLimits:
+    """Of `host`, for modules that need others."""
+    return LIMITS
+
+
+@pytest.fixture
+async def host(
+    tmp_path: Path, environments_directory: Path, api: ScriptedApi, host_limits: HostLimits
+) -> AsyncIterator[Host]:
     opened = await open_host(
         directory=tmp_path / "node",
         environments=environments_directory,
         api_url=api.url,
         environ=os.environ,
-        limits=LIMITS,
+        limits=host_limits,
     )
     yield opened
     await opened.close()
+
+
+@contextlib.asynccontextmanager
+async def kept_full(host: Host, template: Template) -> AsyncIterator[Host]:
+    """The host with a warm worker of `template`, and another as soon as that is taken."""
+    keeping = asyncio.create_task(host.warm.run())
+    host.warm.expect(template)
+    await eventually(lambda: host.warm.waiting == 1, within=60)
+    yield host
+    keeping.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await keeping
 
 
 @pytest.fixture

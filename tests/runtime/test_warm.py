@@ -16,13 +16,13 @@ import psutil
 import pytest
 
 from runtime.environments import Environment
-from runtime.host import Host, open_host
+from runtime.host import Host, HostLimits
 from runtime.process import grant_orders
 from runtime.supervisor import Phase, WorkerPlan, WorkerReport, WorkerSupervisor
 from runtime.templates import WORKER_START, Template, worker_template
 from runtime.variables import BASE_VARIABLES, WorkerIdentity
 from tests.fixtures.eventually import eventually
-from tests.runtime.conftest import LIMITS, OWN_MINOR, Log
+from tests.runtime.conftest import LIMITS, OWN_MINOR, Log, kept_full
 from tests.runtime.scripted_api import ScriptedApi
 
 APP = "import nodus\napp = nodus.App('test')\n"
@@ -43,31 +43,16 @@ def target(x):
 
 
 @pytest.fixture
-async def host(
-    tmp_path: Path, environments_directory: Path, api: ScriptedApi, environment: Environment
-) -> AsyncIterator[Host]:
-    """A host that keeps one warm worker of the environment."""
-    opened = await open_host(
-        directory=tmp_path / "node",
-        environments=environments_directory,
-        api_url=api.url,
-        environ=os.environ,
-        limits=dataclasses.replace(LIMITS, warm_workers_max=1),
-    )
-    yield opened
-    await opened.close()
+def host_limits(environment: Environment) -> HostLimits:
+    """One warm worker; the environment it is made of is there before the host."""
+    return dataclasses.replace(LIMITS, warm_workers_max=1)
 
 
 @pytest.fixture
 async def filled(host: Host, environment: Environment) -> AsyncIterator[Host]:
     """The host with its pool full, and being kept full."""
-    keeping = asyncio.create_task(host.warm.run())
-    host.warm.expect(worker_template(environment, host.limits.scratch_bytes_max))
-    await eventually(lambda: host.warm.waiting == 1, within=60)
-    yield host
-    keeping.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await keeping
+    async with kept_full(host, worker_template(environment, host.limits.scratch_bytes_max)):
+        yield host
 
 
 async def serve(host: Host, log: Log, api: ScriptedApi, **changes: Any) -> WorkerReport:

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from runtime.environments import Environment
-from runtime.host import Host, open_host
+from runtime.host import Host, HostLimits
 from runtime.image_builder import ImageBuilder
 from runtime.image_steps import steps_of
 from runtime.start_hooks import start_hooks
 from runtime.templates import Template, worker_template
 from runtime.warm import IMAGE_MEMORY_BYTES_MAX
 from tests.fixtures.eventually import eventually
-from tests.runtime.conftest import LIMITS, OWN_MINOR, Log
+from tests.runtime.conftest import LIMITS, OWN_MINOR, Log, kept_full
 from tests.runtime.scripted_api import ScriptedApi
 from tests.runtime.test_images import LIMITS as BUILD_LIMITS
 from tests.runtime.test_warm import inspected, waiting_process
@@ -35,17 +35,9 @@ STEPS = [{"env": {"OF_THE_IMAGE": "1"}}, {"workdir": "/opt/app"}, {"run": ["echo
 
 
 @pytest.fixture
-async def host(tmp_path: Path, environments_directory: Path, api: ScriptedApi) -> AsyncIterator[Host]:
-    """A host that keeps one warm worker, and images of the test's own."""
-    opened = await open_host(
-        directory=tmp_path / "node",
-        environments=environments_directory,
-        api_url=api.url,
-        environ=os.environ,
-        limits=dataclasses.replace(LIMITS, warm_workers_max=1),
-    )
-    yield opened
-    await opened.close()
+def host_limits() -> HostLimits:
+    """One warm worker."""
+    return dataclasses.replace(LIMITS, warm_workers_max=1)
 
 
 @pytest.fixture
@@ -69,13 +61,8 @@ async def template(host: Host, image: str) -> Template:
 @pytest.fixture
 async def filled(host: Host, template: Template) -> AsyncIterator[Host]:
     """The host with a worker that waits in the image."""
-    keeping = asyncio.create_task(host.warm.run())
-    host.warm.expect(template)
-    await eventually(lambda: host.warm.waiting == 1, within=60)
-    yield host
-    keeping.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await keeping
+    async with kept_full(host, template):
+        yield host
 
 
 async def test_a_worker_that_waits_in_an_image_is_like_one_that_starts_in_it(
