@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from runtime import sandbox
 from runtime.cgroups import Cgroups, Limits
+from runtime.pipes import what_is_left
 from runtime.process import Command, SandboxProcess
 from runtime.pythons import Interpreter
 from runtime.sandbox import SandboxSpec, SandboxUnavailableError, Tools
@@ -142,7 +143,9 @@ async def _tried(
             process.kill()
             await process.wait()
             raise
-        told, complaints = _read(process.stdout), _read(process.stderr)
+        told, complaints = (
+            what_is_left(pipe, _ANSWER_BYTES_MAX).decode(errors="replace") for pipe in (process.stdout, process.stderr)
+        )
         process.close_output()
     except TimeoutError as error:
         raise SandboxUnavailableError(f"the canary did not end within {_SECONDS_MAX:g} s") from error
@@ -152,9 +155,3 @@ async def _tried(
         raise SandboxUnavailableError(f"the canary ended early: {complaints.strip() or ending}")
     outcomes: dict[str, str] = json.loads(told)
     return outcomes
-
-
-def _read(descriptor: int) -> str:
-    with contextlib.suppress(BlockingIOError):
-        return os.read(descriptor, _ANSWER_BYTES_MAX).decode(errors="replace")
-    return ""

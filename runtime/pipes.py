@@ -93,8 +93,8 @@ async def read_until_closed(descriptor: int) -> bytes:
         told += chunk
 
 
-def what_is_left(descriptor: int) -> bytes:
-    """What is in a pipe now, at most PIPE_BYTES_MAX of it; nothing rather than an error when there is nothing."""
+def what_is_left(descriptor: int, bytes_max: int = PIPE_BYTES_MAX) -> bytes:
+    """What is in a pipe now, at most `bytes_max` of it; nothing rather than an error when there is nothing."""
     with contextlib.suppress(BlockingIOError):
-        return os.read(descriptor, PIPE_BYTES_MAX)
+        return os.read(descriptor, bytes_max)
     return b""
