@@ -46,7 +46,7 @@ def subject_of(row: Mapping[str, Any]) -> Subject | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Basis:
-    """From what an amount was worked out, so that anybody can do it again (`pricing.py`)."""
+    """From what an amount was worked out, so that anybody can do it again (`pricing.py`); its fields are columns."""
 
     dispatch: int
     period_start: datetime
@@ -166,12 +166,5 @@ def _row(transfer: Transfer, now: datetime) -> dict[str, Any]:
             "function_uid": transfer.subject.function_uid,
         }
     if transfer.basis is not None:
-        row |= {
-            "dispatch": transfer.basis.dispatch,
-            "period_start": transfer.basis.period_start,
-            "period_end": transfer.basis.period_end,
-            "rate_micro_usd_per_hour": transfer.basis.rate_micro_usd_per_hour,
-            "shares": transfer.basis.shares,
-            "pricebook": transfer.basis.pricebook,
-        }
+        row |= vars(transfer.basis)
     return row
