@@ -6,11 +6,11 @@ mended: `python -m workers ledger verify` tells all of it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-
 import structlog
 
+from activities.chores import Chore
 from controlplane.clock import Clock
+from controlplane.identity.bootstrap import FIRST_ORG
 from controlplane.ledger.holds import ExpireHolds, overdue_holds
 from controlplane.ledger.invariants import Breach, LedgerAuditor
 from controlplane.store.contract import Document, Key, Reads, Tx
@@ -22,8 +22,6 @@ log = structlog.get_logger(__name__)
 
 PER_TURN = 200
 UNBALANCED = "LedgerUnbalanced"
-SHARED_ORG = "default"
-"""Hears of what belongs to no organisation alone."""
 
 
 class LedgerKeeper:
@@ -34,9 +32,9 @@ class LedgerKeeper:
         self._writer = writer
         self._clock = clock
         self._auditor = LedgerAuditor(database)
-        self.chores: Sequence[tuple[str, float, Callable[[], Awaitable[None]]]] = (
-            ("expire holds", 5.0, self.expire_holds),
-            ("audit the ledger", 60.0, self.audit),
+        self.chores = (
+            Chore("expire holds", 5.0, self.expire_holds),
+            Chore("audit the ledger", 60.0, self.audit),
         )
 
     async def expire_holds(self) -> None:
@@ -60,7 +58,8 @@ class TellBreach:
 
     def __init__(self, breach: Breach) -> None:
         self._breach = breach
-        self._org = breach.org or SHARED_ORG
+        # What belongs to no organisation alone is the operator's, whose own is the first.
+        self._org = breach.org or FIRST_ORG
         self._key = Key("Event", self._org, "", "ledger-unbalanced")
 
     def reads(self) -> Reads:

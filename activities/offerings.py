@@ -6,10 +6,11 @@ else's bug removed are all the same to it. Prices that a book no longer has go w
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 import structlog
 
+from activities.chores import Chore
 from controlplane.clock import Clock, format_time
 from controlplane.identity.bootstrap import FIRST_ORG
 from controlplane.ids import new_uid
@@ -34,9 +35,7 @@ class OfferingKeeper:
         self._writer = writer
         self._clock = clock
         self._books = books
-        self.chores: Sequence[tuple[str, float, Callable[[], Awaitable[None]]]] = (
-            ("publish offerings", 30.0, self.publish),
-        )
+        self.chores = (Chore("publish offerings", 30.0, self.publish),)
 
     async def publish(self) -> None:
         """Bring the objects to what the book in force says; nothing is written when they say so already."""

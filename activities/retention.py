@@ -8,11 +8,12 @@ so do the rests, and what somebody waits for has at least half of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
 
+from activities.chores import Chore
 from controlplane.blobs.service import BlobStore
 from controlplane.blobs.signing import BlobAddress
 from controlplane.capacity.rows import WorkerQueries
@@ -68,16 +69,16 @@ class Retention:
         self._workers = WorkerQueries(database)
         self._walked = dict.fromkeys(UNCHANGED, BEGINNING)
         """How far the walks through old changes have come; another process begins anew and finds the same."""
-        self.chores: Sequence[tuple[str, float, Callable[[], Awaitable[None]]]] = (
-            ("old changes", 60.0, self.compact_changes),
-            ("ended calls", 60.0, self.forget_calls),
-            ("ended attempts", 60.0, self.forget_attempts),
-            ("old log lines", 60.0, self.forget_logs),
-            ("old events", 300.0, self.forget_events),
-            ("ended credentials", 600.0, self.forget_tokens),
-            ("secrets of ended workers", 600.0, self.forget_secrets),
-            ("older keys of secrets", 3_600.0, self.forget_older_keys),
-            ("unused blobs", 3_600.0, self.forget_blobs),
+        self.chores = (
+            Chore("forget old changes", 60.0, self.compact_changes),
+            Chore("forget ended calls", 60.0, self.forget_calls),
+            Chore("forget ended attempts", 60.0, self.forget_attempts),
+            Chore("forget old log lines", 60.0, self.forget_logs),
+            Chore("forget old events", 300.0, self.forget_events),
+            Chore("forget ended credentials", 600.0, self.forget_tokens),
+            Chore("forget secrets of ended workers", 600.0, self.forget_secrets),
+            Chore("forget older keys of secrets", 3_600.0, self.forget_older_keys),
+            Chore("forget unused blobs", 3_600.0, self.forget_blobs),
         )
 
     async def compact_changes(self) -> None:

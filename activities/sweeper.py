@@ -9,13 +9,13 @@ database is away, it does at its next turn. Chores about workers and calls are h
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import structlog
 
 from activities.attempts import AttemptActivities
+from activities.chores import Chore
 from activities.departures import Departures
 from activities.engine import Engine, EngineUnavailableError
 from activities.ledger_keeper import LedgerKeeper
@@ -59,15 +59,6 @@ CANCELLED_WORKERS_MAX = 1_000
 CANCELS_SECONDS = 0.5
 """A waiter is promised the end of a cancelled call within 5 s, and this is part of them."""
 ASK_AGAIN_SECONDS = 300.0
-
-
-@dataclass(frozen=True)
-class Chore:
-    """Something to do every so often."""
-
-    name: str
-    every_seconds: float
-    do: Callable[[], Awaitable[None]]
 
 
 class Sweeper:
@@ -117,8 +108,9 @@ class Sweeper:
             Chore("wake silent workflows", 10.0, self.wake_silent_workflows),
             Chore("explain late decisions", 5.0, explainer.explain_late_decisions),
             Chore("collect garbage", 30.0, self.collect_garbage),
-            *(Chore(*chore) for chore in (*ledger.chores, *offerings.chores)),
-            *(Chore(f"forget {name}", every, do) for name, every, do in retention.chores),
+            *ledger.chores,
+            *offerings.chores,
+            *retention.chores,
         )
 
     async def run(self) -> None:
@@ -157,10 +149,7 @@ class Sweeper:
         there."""
         now, settings = self._clock.now(), self._settings
         found = await self._calls.attempts_running_on(now - timedelta(seconds=settings.cancel_settle_seconds), PER_TURN)
-        if found:
-            kill_at = now + timedelta(seconds=settings.cancelled_thread_seconds)
-            await self._departures.release(found, DrainReason.CANCELLED, kill_at)
-            log.info("cancelled calls run on, their workers are let go", attempts=found)
+        await self._release_cancelled(found, now, "cancelled calls run on, their workers are let go")
 
     async def drain_deaf(self) -> None:
         """Let workers go that were started by a command of their Function and hold a cancelled call.
@@ -174,10 +163,15 @@ class Sweeper:
         deaf = [
             uid for uid, key in holders if (function := self._cache.get(key)) and worker_start(function["spec"]).command
         ]
-        if deaf:
-            kill_at = now + timedelta(seconds=settings.cancelled_thread_seconds)
-            await self._departures.release(deaf, DrainReason.CANCELLED, kill_at)
-            log.info("cancelled calls run on workers that do not ask for cancels, these are let go", attempts=deaf)
+        told = "cancelled calls run on workers that do not ask for cancels, these are let go"
+        await self._release_cancelled(deaf, now, told)
+
+    async def _release_cancelled(self, attempts: Sequence[str], now: datetime, told: str) -> None:
+        """Drain workers for the cancelled calls on them; they are killed when nothing else runs there."""
+        if attempts:
+            kill_at = now + timedelta(seconds=self._settings.cancelled_thread_seconds)
+            await self._departures.release(attempts, DrainReason.CANCELLED, kill_at)
+            log.info(told, attempts=attempts)
 
     async def end_unserved_calls(self) -> None:
         """Fail queued calls that no worker took for the whole `placement.queueTimeout` of their Function: a batch of
