@@ -107,14 +107,14 @@ class ClaimsRoute:
             want.hold = wait_seconds > 0
         try:
             answer = await self._writer.write(ClaimMutation(claimant, body, want, self._rules))
+            if answer.refused:
+                await self._late.note(claimant, answer.refused)
         except BaseException as error:
             if want is not None:
                 self._waiting.abandon(want)
             if isinstance(error, ApiError) and error.reason is Reason.NOT_FOUND:
                 await self._late.note(claimant, body.completed)
             raise
-        if answer.refused:
-            await self._late.note(claimant, answer.refused)
         return Applied(answer=answer, want=want, wait_seconds=wait_seconds, draining=body.draining)
 
     async def _note_fenced(self, request: Request, org: str, binding: AttemptBinding) -> None:

@@ -55,6 +55,9 @@ KEEP_SECONDS = 10.0
 HEARTBEAT_EVERY = timedelta(seconds=2)
 """The SDK would send the heartbeats of controllers 4 s apart, too close to their limit of 5 s for a busy machine."""
 STOP_WITHIN = timedelta(seconds=5)
+STICKY_WITHIN = timedelta(seconds=3)
+"""The news of a workflow waits this long for the process that has it in its cache. The engine's own 10 s would be how
+long a worker's end stays unknown after a restart of this process; replaying a history that was not lost costs less."""
 ACTIVITIES_MAX = 200
 CACHED_WORKFLOWS_MAX = 2_000
 """Waiting calls beyond this are replayed when their outcome comes; each takes some 50 KB of memory meanwhile."""
@@ -102,6 +105,7 @@ async def serve(core: Core, client: Client, stop: asyncio.Event) -> None:
         max_concurrent_activities=ACTIVITIES_MAX,
         max_cached_workflows=CACHED_WORKFLOWS_MAX,
         max_heartbeat_throttle_interval=HEARTBEAT_EVERY,
+        sticky_queue_schedule_to_start_timeout=STICKY_WITHIN,
         graceful_shutdown_timeout=STOP_WITHIN,
     )
     keep()
