@@ -201,7 +201,7 @@ class Settings(BaseSettings):
         default=None, description="YAML or JSON file of price books, read at start; without one nothing is offered."
     )
     worker_rate_usd_per_hour: str = Field(
-        default="0.036", description="Price of one worker in USD an hour, a decimal string: 10 micro-USD a second."
+        default="0", description="Price of one worker in USD an hour, a decimal string; without one calls are free."
     )
 
     # Workers

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
+from tests.fixtures.prices import RATE_USD_PER_HOUR, RATE_VARIABLE
+
+os.environ.setdefault(RATE_VARIABLE, RATE_USD_PER_HOUR)
 pytest_plugins = [
     # First, because others import it.
     "tests.fixtures.postgres",

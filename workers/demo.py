@@ -93,5 +93,8 @@ def _costs(calls: list[dict[str, Any]]) -> Table:
     for function in sorted(count):
         table.add_row(function, str(count[function]), f"{cost[function]:f}")
     table.add_section()
-    table.add_row("all", str(sum(count.values())), f"{sum(cost.values()):f}")
+    total = sum(cost.values())
+    table.add_row("all", str(sum(count.values())), f"{total:f}")
+    if not total:
+        table.caption = "Calls are free until a price is set, such as NODUS_SERVER_WORKER_RATE_USD_PER_HOUR=0.036."
     return table

@@ -11,7 +11,7 @@ from controlplane.machinery.quantities import parse_money
 from tests.fixtures.calls import Calls, ScriptedWorker, said, succeeded
 
 MICRO_USD_A_SECOND = 10
-"""`worker_rate_usd_per_hour` of the default settings."""
+"""Of `tests/fixtures/prices.py`."""
 
 
 async def lose(calls: Calls, worker: ScriptedWorker, name: str, end: WorkerEnd) -> None:

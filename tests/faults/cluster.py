@@ -28,6 +28,7 @@ from controlplane.settings import Settings
 from tests.faults.proxy import Proxy
 from tests.fixtures.eventually import eventually
 from tests.fixtures.host_clock import moved_clock
+from tests.fixtures.prices import RATE_USD_PER_HOUR
 from workers.engines.child import free_port, start_child, stop_child
 from workers.engines.postgres import EmbeddedPostgres
 from workers.engines.probe import says_ok
@@ -54,6 +55,7 @@ SETTINGS: Mapping[str, str] = {
     "bookmark_seconds": "5",
     "autoscaler_resync_seconds": "2",
     "blob_url_seconds": "300",
+    "worker_rate_usd_per_hour": RATE_USD_PER_HOUR,
 }
 HEARTBEAT_SECONDS = 1.25
 
