@@ -1,7 +1,7 @@
 """The first lines that run in a worker's interpreter: they make its event loop, then run the public worker unmodified.
 
 The node hands the text of this file to the worker's Python (`-c`), so nothing of ours is installed where user code
-runs; nothing may import it. The loop differs from a plain one in two ways.
+runs; nothing may import it. The loop differs from a plain one in three ways.
 
 * Its default thread pool has a thread for each call (docs/decisions/0014-a-thread-for-each-call.md). The public worker
   puts synchronous calls there, min(32, cpus + 4) at once, however many it was told to run; the others would wait in the
@@ -11,6 +11,9 @@ runs; nothing may import it. The loop differs from a plain one in two ways.
   up to 5 s later, and reports a call cancelled whose thread goes on. Here the task is cancelled as soon as the server
   asks for it, and the server is told when the last thread of a cancelled call has ended. Without these words, which are
   not part of the claims, everything works as the protocol has it, later.
+* A call that raises is always reported. The public worker catches `Exception` and puts it in words; a
+  `KeyboardInterrupt`, a `SystemExit` or an exception without words would end the worker and all calls beside it, and a
+  `StopIteration` from a thread is refused by futures before Python 3.12: its call would hang until the deadline.
 
     argv: [GRANT_FD]
 
@@ -34,7 +37,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
+import traceback
+import types
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -86,6 +91,9 @@ PAUSE_SECONDS = 1.0
 TELLINGS_MAX = 60
 """After that the server has ended the call by itself, or this worker."""
 
+WAITS_IN_A_TASK = sys.version_info < (3, 12)
+"""Whether `asyncio.wait_for` runs what it waits for, the body of an asynchronous call, in a task of its own."""
+
 
 class Body:
     """One call that runs here, from its task to the end of the last thread that works for it."""
@@ -131,11 +139,93 @@ class Pool(ThreadPoolExecutor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:  # noqa: ANN401 - as it is
         body = BODY.get()
-        future = super().submit(fn, *args, **kwargs)
-        if body is not None:
-            body.works()
-            future.add_done_callback(body.thread_ended)
+        if body is None:
+            return super().submit(fn, *args, **kwargs)
+        future = super().submit(_without_stop, fn, *args, **kwargs)
+        body.works()
+        future.add_done_callback(body.thread_ended)
         return future
+
+
+def _without_stop(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as it is
+    """Call it; a StopIteration becomes what the body of a generator or coroutine would make of it."""
+    try:
+        return fn(*args, **kwargs)
+    except StopIteration as error:
+        raise RuntimeError("the function raised StopIteration") from error
+
+
+class Raised(BaseException):
+    """Carries what would end the event loop out of the task that runs the body of an asynchronous call."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+
+class Contained(Coroutine[Any, Any, Any]):
+    """A coroutine that does not let a KeyboardInterrupt or SystemExit of the user's code through to the loop."""
+
+    def __init__(self, coroutine: types.CoroutineType[Any, Any, Any]) -> None:
+        self.coroutine = coroutine
+
+    def send(self, value: Any) -> Any:  # noqa: ANN401 - as it is
+        return self.step(self.coroutine.send, value)
+
+    def throw(self, *raised: Any) -> Any:  # noqa: ANN401 - as it is
+        return self.step(self.coroutine.throw, *raised)
+
+    def close(self) -> None:
+        self.coroutine.close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self.coroutine.__await__()
+
+    def step(self, advance: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401 - as it is
+        try:
+            return advance(*arguments)
+        except (KeyboardInterrupt, SystemExit) as error:
+            raise Raised(error) from None
+
+
+class Reported(Contained):
+    """The coroutine of the public worker for one call, which ends with a report whatever was raised in it."""
+
+    def __init__(self, coroutine: types.CoroutineType[Any, Any, Any], call: str) -> None:
+        super().__init__(coroutine)
+        self._call = call
+
+    def step(self, advance: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401 - as it is
+        try:
+            return advance(*arguments)
+        except (StopIteration, asyncio.CancelledError):
+            raise
+        except BaseException as error:
+            told = _in_words(error.error if isinstance(error, Raised) else self._first(error))
+            raise StopIteration({"call": self._call, "outcome": "RemoteError", "error": told}) from None
+
+    def _first(self, error: BaseException) -> BaseException:
+        """What the public worker had caught when it failed to put it in words, or the error itself."""
+        code, earlier = self.coroutine.cr_code, error.__context__
+        while earlier is not None:
+            if earlier.__traceback__ is not None and earlier.__traceback__.tb_frame.f_code is code:
+                return earlier
+            earlier = earlier.__context__
+        return error
+
+
+def _in_words(error: BaseException) -> dict[str, str]:
+    """Type, message and traceback as claims carry them."""
+    cls = type(error)
+    try:
+        message = str(error)
+    except BaseException as failure:
+        message = f"its message cannot be read: __str__ raised {type(failure).__name__}"
+    return {
+        "type": cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}",
+        "message": message,
+        "traceback": "".join(traceback.format_exception(cls, error, error.__traceback__)),
+    }
 
 
 class Bodies:
@@ -149,13 +239,16 @@ class Bodies:
 
     def make_task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:  # noqa: ANN401
         """The task factory of the loop; a task of the public worker that runs a call carries that call's body."""
-        call = None if BODY.get() is not None else _call_of(coroutine)
+        body = BODY.get()
+        if body is not None and WAITS_IN_A_TASK and asyncio.current_task(loop) is body.task:
+            return asyncio.Task(Contained(coroutine), loop=loop, **options)
+        call = None if body is not None else _call_of(coroutine)
         if call is None:
             return asyncio.Task(coroutine, loop=loop, **options)
         body = Body(call, self._stopped.put)
         token = BODY.set(body)
         try:
-            task = asyncio.Task(coroutine, loop=loop, **options)
+            task = asyncio.Task(Reported(coroutine, call), loop=loop, **options)
         finally:
             BODY.reset(token)
         self._begin(body, task)
@@ -219,7 +312,7 @@ def _call_of(coroutine: Any) -> str | None:  # noqa: ANN401 - whatever a task ma
 def _stop(task: asyncio.Task[Any]) -> None:
     """Cancel a task as the public worker does; one that has not begun yet would leave it without a report."""
     coroutine = task.get_coro()
-    if isinstance(coroutine, Coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+    if isinstance(coroutine, Reported) and inspect.getcoroutinestate(coroutine.coroutine) == inspect.CORO_CREATED:
         task.get_loop().call_soon(_stop, task)
     else:
         task.cancel()

@@ -44,13 +44,20 @@ FAILURES = {
     "cancelled": lambda: asyncio.CancelledError("stop"),
     "lock": LockedError,
     "stop": lambda: StopIteration("no more"),
-    "interrupt": KeyboardInterrupt,
+    "interrupt": lambda: KeyboardInterrupt("by hand"),
+    "exit": lambda: SystemExit(3),
     "speechless": SpeechlessError,
 }
 
 
 @app.function(timeout="20s", max_workers=1, scaledown_window="20m")
 def fail(how):
+    raise FAILURES[how]()
+
+
+@app.function(timeout="20s", max_workers=1, scaledown_window="20m")
+async def fail_later(how):
+    await asyncio.sleep(0)
     raise FAILURES[how]()
 
 
