@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sysconfig
 from collections import defaultdict
 from decimal import Decimal
@@ -47,11 +48,13 @@ async def _run(example: Path, access: Access) -> int:
         str(example),
         stdin=asyncio.subprocess.DEVNULL,
         env={**_user_environment(), **access.variables},
+        start_new_session=True,
     )
     try:
         return await asyncio.wait_for(process.wait(), EXAMPLE_SECONDS_MAX)
     except (TimeoutError, asyncio.CancelledError):
-        process.terminate()
+        # The command runs the user's program in a process of its own and would leave it behind.
+        os.killpg(process.pid, signal.SIGTERM)
         await process.wait()
         raise
 

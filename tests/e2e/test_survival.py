@@ -159,12 +159,17 @@ async def test_a_clean_stop_ends_everything_and_a_start_goes_on_with_the_same_ke
     assert slow.stop() == 0
     assert psutil.wait_procs(processes, timeout=5)[1] == []
     begun = time.monotonic()
-    slow.start()
+    slow.start("--example", str(APPS / "slow" / "linger.py"))
     # The promise is 10 s on a quiet machine; a suite that shares two cores gets some slack.
     assert time.monotonic() - begun < 30
     assert slow.variables == before
     assert phases(slow, names) == {"Succeeded": 2}
     assert slow.python("import nodus; print(nodus.Function.from_name('slow', 'nap').remote(5, 0))").strip() == "5"
+    # The example that was begun with it goes with it, to the last process that its command started.
+    await eventually(lambda: "lingering" in slow.output, within=60)
+    processes = psutil.Process(slow.process.pid).children(recursive=True)
+    assert slow.stop() == 0
+    assert psutil.wait_procs(processes, timeout=5)[1] == []
 
 
 async def test_a_second_system_on_the_same_folder_is_refused_and_one_on_another_runs_beside_it(
