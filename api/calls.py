@@ -6,7 +6,7 @@ read the call.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 
 import orjson
 from starlette.requests import Request
@@ -18,20 +18,15 @@ from api.rendering import pretty
 from controlplane.calls.inspection import CallInspector
 from controlplane.errors import ApiError, Reason
 from controlplane.identity.principal import Principal
-from controlplane.identity.scopes import require_object
 from controlplane.kinds.function_call import FUNCTION_CALL
-from controlplane.machinery.kind import Document, Verb
+from controlplane.machinery.kind import Document
 from controlplane.store.contract import Key
-
-RequireProject = Callable[[str, str], Awaitable[object]]
-"""NotFound unless the organisation has the project."""
 
 
 class CallRoutes:
     """The handlers."""
 
-    def __init__(self, inspector: CallInspector, require_project: RequireProject) -> None:
-        self._require_project = require_project
+    def __init__(self, inspector: CallInspector) -> None:
         self._views = {"wait": inspector.wait, "timeline": inspector.timeline, "charges": inspector.charges}
 
     def subresources(self) -> Mapping[tuple[str, str, str], SubresourceHandler]:
@@ -43,8 +38,6 @@ class CallRoutes:
         if target.rest:
             raise ApiError(Reason.NOT_FOUND, f"there is nothing below {target.kind.plural}/{target.subresource}")
         negotiate(request.headers.get("accept", ""))  # refuses who takes no JSON; a view has no other form
-        require_object(caller, target.kind, Verb.GET, target.project, target.name)
-        await self._require_project(caller.org, target.project)
         shown: Document = await self._views[target.subresource](
             Key(target.kind.kind, caller.org, target.project, target.name)
         )

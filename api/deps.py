@@ -78,7 +78,8 @@ class Deps:
     """From the Authorization header (empty when absent) to the caller; raises 401."""
     streams: Streams
     subresources: Mapping[tuple[str, str, str], SubresourceHandler] = field(default_factory=dict)
-    """By (plural, subresource, method); each handler checks scopes itself."""
+    """By (plural, subresource, method); the generic routes have judged the caller before a handler is asked,
+    but for claims."""
     routes: Sequence[BaseRoute] = ()
     """Routes beside the objects: blobs, nodes, console."""
     required: Mapping[str, ReadinessCheck] = field(default_factory=dict)

@@ -92,9 +92,9 @@ class FacadeRoutes:
 
     async def metrics(self, request: Request) -> Response:
         """An empty vector: workers are not metered by the second, so `top` shows what an object's status tells."""
-        require(
-            principal(request), self._deps.kinds[_FUNCTIONS].scope_resource, Verb.GET, request.path_params["project"]
-        )
+        caller, project = principal(request), request.path_params["project"]
+        require(caller, self._deps.kinds[_FUNCTIONS].scope_resource, Verb.GET, project)
+        await self._resources.admission.require_project(caller.org, project)
         empty = {"status": "success", "data": {"resultType": "vector", "result": []}}
         return _json(orjson.dumps(empty))
 

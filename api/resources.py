@@ -25,10 +25,10 @@ from api.rendering import Renderer, pretty, warning_header
 from api.watch import is_watch, watch_response
 from controlplane.errors import ApiError, Cause, Reason, not_found
 from controlplane.identity.principal import Principal
-from controlplane.identity.scopes import require, require_object
+from controlplane.identity.scopes import Access, needed, require_object, require_subresource
 from controlplane.machinery.documents import value_at
 from controlplane.machinery.field_validation import FieldCheck
-from controlplane.machinery.kind import API_VERSION, Document, Kind, Scope, Verb
+from controlplane.machinery.kind import API_VERSION, Document, Kind, Scope, Subresource, Verb
 from controlplane.machinery.managed_fields import STATUS
 from controlplane.machinery.selectors import by_labels, parse_fields, parse_labels
 from controlplane.machinery.shapes import shape_of
@@ -39,6 +39,7 @@ from controlplane.store.contract import Key, Selection
 
 _ROOT = f"/apis/{API_VERSION}"
 _VERBS_OF_OBJECT = {"GET": Verb.GET, "HEAD": Verb.GET, "PUT": Verb.UPDATE, "PATCH": Verb.PATCH, "DELETE": Verb.DELETE}
+_VERBS_OF_SUBRESOURCE = {method: verb.value for method, verb in _VERBS_OF_OBJECT.items()} | {"POST": Verb.CREATE.value}
 _VERBS_OF_COLLECTION = {
     "GET": Verb.LIST,
     "HEAD": Verb.LIST,
@@ -123,9 +124,10 @@ class ResourceRoutes:
         caller, target = principal(request), self._target(request)
         method = "GET" if request.method == "HEAD" else request.method
         handler = self._subresources.get((target.kind.plural, target.subresource, method))
-        if handler is not None:
-            return await handler(request, caller, target)
         served = next((found for found in target.kind.served_subresources if found.name == target.subresource), None)
+        if handler is not None and served is not None:
+            await self._authorise_subresource(caller, target, served, _VERBS_OF_SUBRESOURCE[method])
+            return await handler(request, caller, target)
         view, verb = VIEWS.get(target.subresource), _VERBS_OF_OBJECT.get(method)
         if view is not None and served is not None and not target.rest and verb and verb.value in served.verbs:
             await self._authorise(caller, target, verb)
@@ -197,8 +199,6 @@ class ResourceRoutes:
     async def _create_calls(self, request: Request, caller: Principal, target: Target) -> Response:
         """`POST …/functions/{name}/calls`: many calls of one Function, all or none."""
         calls = self._deps.kinds[_CALLS_PLURAL]
-        require(caller, calls.scope_resource, Verb.CREATE, target.project)
-        await self._resources.admission.require_project(caller.org, target.project)
         content = await self._batch_body(request)
         check = field_check(request.query_params)
         body = _decoded(request, content, check)
@@ -229,6 +229,15 @@ class ResourceRoutes:
     async def _authorise(self, caller: Principal, target: Target, verb: Verb) -> None:
         """403 unless the caller may; 404 when the project does not exist, or an object is of one it may not see."""
         require_object(caller, target.kind, verb, target.project, target.name)
+        if target.project:
+            await self._resources.admission.require_project(caller.org, target.project)
+
+    async def _authorise_subresource(self, caller: Principal, target: Target, served: Subresource, verb: str) -> None:
+        """The same for what is served below an object; who may claim is judged by the route of claims, which alone
+        answers a worker whose attempt has ended."""
+        if needed(target.kind, served, verb)[1] is Access.CLAIM:
+            return
+        require_subresource(caller, target.kind, served, verb, target.project)
         if target.project:
             await self._resources.admission.require_project(caller.org, target.project)
 

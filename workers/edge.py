@@ -100,7 +100,7 @@ def _deps(core: Core, cancels: WaitingCancels) -> Deps:
             ("functions", "claims", "POST"): _claims(core),
             ("functions", "cancels", "POST"): CancelsRoute(core.writer, cancels, core.settings),
             **logs.subresources(),
-            **CallRoutes(inspector, core.resources.admission.require_project).subresources(),
+            **CallRoutes(inspector).subresources(),
         },
         routes=[
             *BlobRoutes(core.blobs, core.resources.admission.require_project, core.settings).routes(),

@@ -22,6 +22,8 @@ from controlplane.errors import ApiError, Reason
 from controlplane.identity.principal import AttemptBinding, Principal, PrincipalKind
 from controlplane.identity.tokens import ATTEMPT, TOKEN_FORM, TokenHasher
 from controlplane.ids import encode_base32
+from controlplane.kinds.roles import SCOPES_OF_ROLE, Role
+from controlplane.machinery.scope_grammar import meet
 from controlplane.settings import Settings
 from controlplane.store.database import Database
 
@@ -30,7 +32,7 @@ Value = TypeVar("Value")
 # A finished attempt or a newer epoch ends a token without anybody having to revoke it.
 LOOK_UP = """
 SELECT t.hash, t.kind, t.org, t.principal, t.name, t.project, t.function, t.function_uid, t.attempt, t.epoch,
-       t.scopes, t.projects, t.expires_at, coalesce(a.concurrency, 1) AS concurrency,
+       t.scopes, t.projects, t.expires_at, t.role, coalesce(a.concurrency, 1) AS concurrency,
        t.revoked_at IS NOT NULL
            OR (t.kind = 'attempt' AND (a.uid IS NULL OR a.finished_at IS NOT NULL OR a.epoch <> t.epoch)) AS revoked
 FROM tokens t LEFT JOIN attempts a ON a.uid = t.attempt WHERE t.hash = ANY($1::bytea[])
@@ -175,15 +177,16 @@ def _principal_of(row: asyncpg.Record) -> Principal:
             ),
             revoked=row["revoked"],
         )
+    role = Role(row["role"])
     return Principal(
         kind=PrincipalKind.USER,
         org=row["org"],
         id=row["principal"],
         label=user_label(row["principal"]),
-        scopes=scopes,
+        scopes=meet(scopes, SCOPES_OF_ROLE[role]),
         projects=projects,
         user_uuid=row["principal"],
-        role="owner" if "*" in scopes else "member",
+        role=role.value,
     )
 
 

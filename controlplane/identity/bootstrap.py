@@ -18,6 +18,7 @@ from controlplane.identity.authenticator import user_label
 from controlplane.identity.tokens import INSERT_API_KEY, TokenHasher, new_api_key
 from controlplane.ids import new_uid
 from controlplane.kinds.project import PROJECT
+from controlplane.kinds.roles import Role
 from controlplane.machinery.kind import API_VERSION, AdmissionContext
 from controlplane.settings import Settings
 from controlplane.store.contract import Document, Key, Loader, Reads, Tx
@@ -93,7 +94,7 @@ async def _issue(database: Database, settings: Settings, clock: Clock) -> tuple[
 
 
 def _key_row(token_hash: bytes, user_uuid: str, now: datetime) -> tuple[object, ...]:
-    return (token_hash, FIRST_ORG, user_uuid, _ADMIN_KEY_NAME, ["*"], ["*"], now, None)
+    return (token_hash, FIRST_ORG, user_uuid, _ADMIN_KEY_NAME, ["*"], ["*"], now, None, Role.OWNER)
 
 
 class _FirstStart:

@@ -13,10 +13,17 @@ from fnmatch import fnmatchcase
 
 from controlplane.errors import ApiError
 from controlplane.identity.principal import Principal
-from controlplane.identity.scopes import Access, require_access, require_active, require_claim, require_object
+from controlplane.identity.scopes import (
+    Access,
+    needed,
+    require_active,
+    require_claim,
+    require_object,
+    require_subresource,
+)
 from controlplane.kinds.core import FACADES
 from controlplane.machinery.discovery import REVIEWS
-from controlplane.machinery.kind import GROUP, READ_VERBS, Document, Kind, Scope, Subresource, Verb
+from controlplane.machinery.kind import GROUP, Document, Kind, Scope, Verb
 
 ANY = "*"
 NON_RESOURCE_URLS = (
@@ -181,21 +188,14 @@ def _require_subresource(principal: Principal, kind: Kind, asked: Attributes) ->
     found = next((known for known in kind.served_subresources if known.name == asked.subresource), None)
     if found is None or asked.verb not in found.verbs:
         raise LookupError(f'{kind.plural} do not offer {asked.verb} of "{asked.subresource}"')
-    resource, access = _needed(kind, found, asked.verb)
+    _, access = needed(kind, found, asked.verb)
     if access is Access.CLAIM:
         require_claim(principal, asked.namespace, asked.name)
     else:
         verb = Verb.GET if access is Access.READ else Verb.UPDATE
-        require_access(principal, ((resource, access),), _project(principal, kind, asked, verb))
+        project = asked.name or ANY if kind.is_project else _project(principal, kind, asked, verb)
+        require_subresource(principal, kind, found, asked.verb, project or "")
     return f"the scopes of the credential cover {asked.verb} of {kind.plural}/{found.name}"
-
-
-def _needed(kind: Kind, subresource: Subresource, verb: str) -> tuple[str | None, Access]:
-    """The scope that a subresource's route asks for: its own, or the one of its kind."""
-    if subresource.scope:
-        resource, _, access = subresource.scope.partition(":")
-        return resource, Access(access)
-    return kind.scope_resource, Access.READ if verb in {read.value for read in READ_VERBS} else Access.WRITE
 
 
 def _project(principal: Principal, kind: Kind, asked: Attributes, verb: Verb) -> str | None:

@@ -1,8 +1,18 @@
-"""What a principal may do: the grammar of scopes and the questions asked of it.
+"""What a principal may do: what each request needs, and the refusal when it is missing.
 
-A scope is `*`, `*:read` or `<resource>:<access>`; `write` does not include `read` (the public command line's `can-i`
-says the same). Kinds without a resource word are readable with any valid key of their organisation. The edge calls
-`require_object` for every route of a kind, and one of the other questions for the routes beside them.
+What a request needs is in the table of kinds and nowhere else: `Kind.scope_resource` and `Subresource.scope`, read by
+`needed` and `access_of`. What a principal has are its scopes (`machinery/scope_grammar.py`), within those of its role
+(`kinds/roles.py`). The edge asks `require_object` and `require_subresource` for every route of a kind, and one of the
+other questions for the routes beside them; the reviews ask the same.
+
+The rule for what is refused how, in this order, so that no answer tells whether something exists that the caller may
+not see (docs/decisions/0029):
+
+1. 401: no credential, or one that is unknown, expired or revoked.
+2. 404 or 405: a path or verb that this server does not serve; discovery tells everybody which it does.
+3. 403: a scope is missing, or the project is none of the credential's, whether it exists or not.
+4. 404: the project or the object does not exist; an object about a project that the caller may not see, and anything of
+   another organisation, do not exist for it.
 """
 
 from __future__ import annotations
@@ -12,10 +22,8 @@ from enum import StrEnum
 
 from controlplane.errors import ApiError, Reason
 from controlplane.identity.principal import AttemptBinding, Principal, PrincipalKind
-from controlplane.machinery.kind import READ_VERBS, Kind, Verb
-
-ALL = "*"
-ALL_READS = "*:read"
+from controlplane.machinery.kind import READ_VERBS, Kind, Subresource, Verb
+from controlplane.machinery.scope_grammar import ALL, covers
 
 
 class Access(StrEnum):
@@ -34,6 +42,8 @@ ATTEMPT_SCOPES = frozenset(
 _BLOB_RESOURCES = ("functioncalls", "apps", "functions", "images")
 """Whoever may write (read) one of these may upload (download) blobs, which have no scope word of their own."""
 
+_READ_WORDS = frozenset(verb.value for verb in READ_VERBS)
+
 
 def access_of(verb: Verb) -> Access:
     """The access a verb needs."""
@@ -42,11 +52,17 @@ def access_of(verb: Verb) -> Access:
 
 def allows(scopes: frozenset[str], resource: str | None, access: Access) -> bool:
     """Whether the scopes cover an access; `resource` None is what any key may read and only `*` may write."""
-    if ALL in scopes:
-        return True
-    if access is Access.READ and (resource is None or ALL_READS in scopes):
-        return True
-    return resource is not None and f"{resource}:{access}" in scopes
+    if resource is None:
+        return access is Access.READ or ALL in scopes
+    return covers(scopes, f"{resource}:{access}")
+
+
+def needed(kind: Kind, subresource: Subresource, verb: str) -> tuple[str | None, Access]:
+    """The (resource, access) that a subresource asks for: a scope of its own, or the one of its kind."""
+    if subresource.scope:
+        resource, _, access = subresource.scope.partition(":")
+        return resource, Access(access)
+    return kind.scope_resource, Access.READ if verb in _READ_WORDS else Access.WRITE
 
 
 def require_active(principal: Principal) -> None:
@@ -67,16 +83,19 @@ def require(principal: Principal, resource: str | None, verb: Verb, project: str
 def require_object(principal: Principal, kind: Kind, verb: Verb, project: str, name: str) -> None:
     """Refuse unless the principal may do `verb` to what a path addresses; `project` and `name` are empty when it has
     none. A project is visible to those who may act in it, and made by those who may act in all."""
-    if kind.is_project:
-        if verb is Verb.CREATE and not principal.all_projects:
-            raise ApiError(
-                Reason.FORBIDDEN,
-                f"this credential is limited to projects, so it may not create {kind.plural}",
-                details={"missingScope": f"{kind.scope_resource}:write"},
-                fix="Use a key for all projects.",
-            )
-        project = name
-    require(principal, kind.scope_resource, verb, project or None)
+    require(principal, kind.scope_resource, verb, (name if kind.is_project else project) or None)
+    if kind.is_project and verb is Verb.CREATE and not principal.all_projects:
+        raise ApiError(
+            Reason.FORBIDDEN,
+            f"this credential is limited to projects, so it may not create {kind.plural}",
+            details={"missingScope": f"{kind.scope_resource}:write"},
+            fix="Use a key for all projects.",
+        )
+
+
+def require_subresource(principal: Principal, kind: Kind, subresource: Subresource, verb: str, project: str) -> None:
+    """Refuse unless the principal may do `verb` to a subresource; who claims must also be bound (`require_claim`)."""
+    require_access(principal, (needed(kind, subresource, verb),), project or None)
 
 
 def require_access(principal: Principal, any_of: Sequence[tuple[str | None, Access]], project: str | None) -> None:

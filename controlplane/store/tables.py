@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import (
     JSON,
     BigInteger,
+    CheckConstraint,
     Column,
     ForeignKey,
     Index,
@@ -181,7 +182,11 @@ class TokenRow(SQLModel, table=True):
     """A credential: only a keyed hash is kept."""
 
     __tablename__ = "tokens"
-    __table_args__ = (Index("tokens_attempt", "attempt", postgresql_where=text("attempt IS NOT NULL")),)
+    __table_args__ = (
+        Index("tokens_attempt", "attempt", postgresql_where=text("attempt IS NOT NULL")),
+        # A key without a role could do nothing, or everything: neither may come about by forgetting one.
+        CheckConstraint("kind <> 'apikey' OR role IS NOT NULL", name="tokens_role"),
+    )
 
     hash: bytes = Field(sa_column=Column(LargeBinary, primary_key=True))
     kind: str = Field(sa_column=text_column())
@@ -198,6 +203,7 @@ class TokenRow(SQLModel, table=True):
     created_at: datetime = Field(sa_column=time_column())
     expires_at: datetime | None = Field(sa_column=time_column(nullable=True))
     revoked_at: datetime | None = Field(sa_column=time_column(nullable=True))
+    role: str | None = Field(sa_column=text_column(nullable=True))
 
 
 class SecretVersionRow(SQLModel, table=True):

@@ -17,18 +17,21 @@ from api.app import create_app
 from api.deps import Deps
 from controlplane.identity.tokens import INSERT_API_KEY, TokenHasher, new_api_key
 from controlplane.ids import new_uid
+from controlplane.kinds.roles import Role
 from controlplane.store.contract import Key
 from controlplane.store.events import NORMAL, Happening, RecordEvent
 from tests.fixtures.app import FUNCTION, ROOT, ServedApi
 
 
-async def key(project: ServedApi, scopes: Sequence[str], projects: Sequence[str]) -> dict[str, str]:
-    """The header of a new key with these scopes and projects."""
+async def key(
+    project: ServedApi, scopes: Sequence[str], projects: Sequence[str], role: Role = Role.OWNER
+) -> dict[str, str]:
+    """The header of a new key with these scopes and projects, of somebody with this role."""
     token = new_api_key()
     hashed = TokenHasher(project.core.settings.secret_key).hash(token)
     await project.core.database.execute(
         INSERT_API_KEY, hashed, "default", str(uuid.uuid4()), "limited", list(scopes), list(projects),
-        project.core.clock.now(), None,
+        project.core.clock.now(), None, role,
     )  # fmt: skip
     return {"Authorization": f"Bearer {token}"}
 

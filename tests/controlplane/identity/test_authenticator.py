@@ -99,6 +99,7 @@ async def insert_key(plane: Plane, **changes: Any) -> str:
         "projects": ["default"],
         "created_at": plane.clock.now(),
         "expires_at": None,
+        "role": "Owner",
     } | changes
     await plane.database.execute(INSERT_API_KEY, *row.values())
     return token
@@ -109,7 +110,7 @@ async def test_a_keys_scopes_and_projects_are_those_of_its_row(plane: Plane) -> 
     assert principal.scopes == {"*:read"}
     assert principal.sees_project("default")
     assert not principal.sees_project("other")
-    assert principal.role == "member"
+    assert principal.role == "Owner"
 
 
 async def test_an_expired_key_is_unauthorized(plane: Plane) -> None:
