@@ -25,10 +25,10 @@ from api.rendering import Renderer, pretty, warning_header
 from api.watch import is_watch, watch_response
 from controlplane.errors import ApiError, Cause, Reason, not_found
 from controlplane.identity.principal import Principal
-from controlplane.identity.scopes import Access, needed, require_object, require_subresource
+from controlplane.identity.scopes import Access, needed, require_change, require_object, require_subresource
 from controlplane.machinery.documents import value_at
 from controlplane.machinery.field_validation import FieldCheck
-from controlplane.machinery.kind import API_VERSION, Document, Kind, Scope, Subresource, Verb
+from controlplane.machinery.kind import API_VERSION, READ_VERBS, Document, Kind, Scope, Subresource, Verb
 from controlplane.machinery.managed_fields import STATUS
 from controlplane.machinery.selectors import by_labels, parse_fields, parse_labels
 from controlplane.machinery.shapes import shape_of
@@ -231,6 +231,11 @@ class ResourceRoutes:
         require_object(caller, target.kind, verb, target.project, target.name)
         if target.project:
             await self._resources.admission.require_project(caller.org, target.project)
+        if target.kind.scope_to_change is not None and target.name and verb not in READ_VERBS:
+            lookup = self._resources.admission.lookup(caller.org, target.project)
+            found = await lookup.get(target.kind.kind, target.name)
+            if found is not None:
+                require_change(caller, target.kind, found)
 
     async def _authorise_subresource(self, caller: Principal, target: Target, served: Subresource, verb: str) -> None:
         """The same for what is served below an object; who may claim is judged by the route of claims, which alone

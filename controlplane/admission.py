@@ -144,6 +144,7 @@ class Admission:
             principal=caller.label,
             now=self._clock.now(),
             lookup=lookup,
+            caller=caller,
             body=body,
         )
 

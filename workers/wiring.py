@@ -17,6 +17,7 @@ from controlplane.calls.dispatcher import Dispatcher
 from controlplane.calls.hooks import FunctionCallHooks
 from controlplane.calls.waiting import WaitingClaims
 from controlplane.clock import Clock
+from controlplane.identity.owners import MemberHooks
 from controlplane.kinds.registry import KINDS
 from controlplane.ledger.pricebook import PriceBook, load_books
 from controlplane.resources import Resources, build
@@ -117,4 +118,4 @@ async def open_core(settings: Settings) -> AsyncIterator[Core]:
 
 def kind_hooks(sealer: SecretSealer) -> Mapping[str, KindHooks]:
     """What some kinds do inside the transaction of a generic verb; the others do nothing."""
-    return {"FunctionCall": FunctionCallHooks(), "Secret": SecretHooks(sealer)}
+    return {"FunctionCall": FunctionCallHooks(), "Secret": SecretHooks(sealer), "Member": MemberHooks()}

@@ -29,13 +29,15 @@ from controlplane.store.database import Database
 
 Value = TypeVar("Value")
 
-# A finished attempt or a newer epoch ends a token without anybody having to revoke it.
+# A finished attempt, a newer epoch or the end of its owner ends a token without anybody having to revoke it.
 LOOK_UP = """
 SELECT t.hash, t.kind, t.org, t.principal, t.name, t.project, t.function, t.function_uid, t.attempt, t.epoch,
-       t.scopes, t.projects, t.expires_at, t.role, coalesce(a.concurrency, 1) AS concurrency,
-       t.revoked_at IS NOT NULL
+       t.scopes, t.projects, t.expires_at, coalesce(a.concurrency, 1) AS concurrency,
+       CASE WHEN t.owner IS NULL THEN t.role ELSE o.role END AS role,
+       t.revoked_at IS NOT NULL OR (t.owner IS NOT NULL AND o.uid IS NULL)
            OR (t.kind = 'attempt' AND (a.uid IS NULL OR a.finished_at IS NOT NULL OR a.epoch <> t.epoch)) AS revoked
-FROM tokens t LEFT JOIN attempts a ON a.uid = t.attempt WHERE t.hash = ANY($1::bytea[])
+FROM tokens t LEFT JOIN attempts a ON a.uid = t.attempt LEFT JOIN credential_owners o ON o.uid = t.owner
+WHERE t.hash = ANY($1::bytea[])
 """
 _SCHEME = b"bearer "
 _HEADER_BYTES_MAX = 4_096

@@ -1,9 +1,8 @@
-"""What exists after the first start: an organisation, its project `default`, and one administrator with one key.
+"""What an organisation begins with: itself, its project `default`, and its first member, an Owner with one key.
 
-Organisations are only a slug in every row so far; there is no object for one. The project and the key are written in
-one commit, so a start that dies either did all of it or nothing, and a later start tells from the key's row that it is
-not the first. `workers/wiring.py` calls `bootstrap` and writes the key, shown this once, to the client's files; when
-those were lost, `issue_admin_key` makes another key and `rotate_admin_key` also ends the old ones.
+All is written in one commit, so a start that dies either did all of it or nothing, and a later start tells from the
+Owner that it is not the first. `workers/initialise.py` calls `bootstrap` and writes the key, shown this once, to the
+client's files; when those were lost, `issue_admin_key` makes another key and `rotate_admin_key` also ends the old ones.
 """
 
 from __future__ import annotations
@@ -15,11 +14,14 @@ from datetime import datetime
 
 from controlplane.clock import Clock, format_time
 from controlplane.identity.authenticator import user_label
+from controlplane.identity.owners import add_member, owners_read
 from controlplane.identity.tokens import INSERT_API_KEY, TokenHasher, new_api_key
 from controlplane.ids import new_uid
+from controlplane.kinds.member import MEMBER
+from controlplane.kinds.organization import ORGANIZATION
 from controlplane.kinds.project import PROJECT
 from controlplane.kinds.roles import Role
-from controlplane.machinery.kind import API_VERSION, AdmissionContext
+from controlplane.machinery.kind import API_VERSION, AdmissionContext, Kind
 from controlplane.settings import Settings
 from controlplane.store.contract import Document, Key, Loader, Reads, Tx
 from controlplane.store.database import Database
@@ -27,16 +29,22 @@ from controlplane.store.writer import Writer
 
 FIRST_ORG = "default"
 FIRST_PROJECT = "default"
+FIRST_MEMBER = "admin"
 _ADMIN_KEY_NAME = "admin"
 
+# Before there were members, an administrator was whoever had a key for everything.
 _ADMINS = Loader(
     "identity-admins",
-    """SELECT DISTINCT ON (org) org AS key, principal FROM tokens
-    WHERE org = ANY($1::text[]) AND kind = 'apikey' AND '*' = ANY(scopes) ORDER BY org, created_at""",
+    """SELECT DISTINCT ON (key) key, principal, member FROM (
+        SELECT org AS key, user_uuid AS principal, uid AS member, uid AS age FROM credential_owners
+        WHERE org = ANY($1::text[]) AND role = 'Owner'
+        UNION ALL
+        SELECT org, principal, NULL, to_char(created_at, 'YYYYMMDDHH24MISSUS') FROM tokens
+        WHERE org = ANY($1::text[]) AND kind = 'apikey' AND owner IS NULL AND role = 'Owner' AND '*' = ANY(scopes)
+    ) AS admins ORDER BY key, member IS NULL, age""",
 )
-_ADMIN = (
-    "SELECT principal FROM tokens WHERE org = $1 AND kind = 'apikey' AND '*' = ANY(scopes) ORDER BY created_at LIMIT 1"
-)
+_ADMIN = "SELECT user_uuid, uid FROM credential_owners WHERE org = $1 AND role = 'Owner' ORDER BY uid LIMIT 1"
+_ADOPT = "UPDATE tokens SET owner = $3 WHERE org = $1 AND principal = $2 AND kind = 'apikey' AND owner IS NULL"
 _REVOKE_OTHERS = """
 UPDATE tokens SET revoked_at = $4
 WHERE org = $1 AND principal = $2 AND kind = 'apikey' AND hash <> $3 AND revoked_at IS NULL
@@ -53,20 +61,26 @@ class BootstrapResult:
     token: str | None
 
 
-async def bootstrap(writer: Writer, settings: Settings, clock: Clock) -> BootstrapResult:
-    """Make the first project and key unless an earlier start did; safe to call from several processes at once."""
+async def bootstrap(writer: Writer, settings: Settings, clock: Clock, org: str = FIRST_ORG) -> BootstrapResult:
+    """Make the organisation, its first project, member and key unless that was done before.
+
+    Safe to call from several processes at once. What an earlier release made is completed: its administrator becomes a
+    Member, to whom all of their keys then belong.
+    """
     token = new_api_key()
     now = clock.now()
     user_uuid = str(uuid.uuid4())
-    first = _FirstStart(
+    label = user_label(user_uuid)
+    beginning = _Beginning(
+        org=org,
         user_uuid=user_uuid,
         token_hash=TokenHasher(settings.secret_key).hash(token),
-        project=await _first_project(user_uuid, now),
+        organization=await _object(ORGANIZATION, org, {}, label, now),
+        project=await _object(PROJECT, FIRST_PROJECT, {}, label, now),
+        member=await _object(MEMBER, FIRST_MEMBER, {"role": Role.OWNER.value}, label, now),
     )
-    admin = await writer.write(first)
-    return BootstrapResult(
-        org=FIRST_ORG, project=FIRST_PROJECT, user_uuid=admin, token=token if admin == user_uuid else None
-    )
+    admin = await writer.write(beginning)
+    return BootstrapResult(org=org, project=FIRST_PROJECT, user_uuid=admin, token=token if admin == user_uuid else None)
 
 
 async def issue_admin_key(database: Database, settings: Settings, clock: Clock) -> str:
@@ -86,40 +100,60 @@ async def _issue(database: Database, settings: Settings, clock: Clock) -> tuple[
     rows = await database.fetch(_ADMIN, FIRST_ORG)
     if not rows:
         raise RuntimeError("there is no administrator yet: start the server once")
-    admin: str = rows[0]["principal"]
+    admin: str = rows[0]["user_uuid"]
     token = new_api_key()
     token_hash = TokenHasher(settings.secret_key).hash(token)
-    await database.execute(INSERT_API_KEY, *_key_row(token_hash, admin, clock.now()))
+    await database.execute(INSERT_API_KEY, *_key_row(token_hash, FIRST_ORG, admin, clock.now(), rows[0]["uid"]))
     return token, token_hash, admin
 
 
-def _key_row(token_hash: bytes, user_uuid: str, now: datetime) -> tuple[object, ...]:
-    return (token_hash, FIRST_ORG, user_uuid, _ADMIN_KEY_NAME, ["*"], ["*"], now, None, Role.OWNER)
+def _key_row(token_hash: bytes, org: str, user_uuid: str, now: datetime, member: str) -> tuple[object, ...]:
+    return (token_hash, org, user_uuid, _ADMIN_KEY_NAME, ["*"], ["*"], now, None, None, member)
 
 
-class _FirstStart:
-    """Stores the project and the key unless there is an administrator; answers who the administrator is."""
+@dataclass(frozen=True, kw_only=True)
+class _Beginning:
+    """Stores what an organisation begins with unless it has an administrator; answers who that is."""
 
-    def __init__(self, *, user_uuid: str, token_hash: bytes, project: Document) -> None:
-        self._user_uuid = user_uuid
-        self._token_hash = token_hash
-        self._project = project
-        self._key = Key(PROJECT.kind, FIRST_ORG, "", FIRST_PROJECT)
+    org: str
+    user_uuid: str
+    token_hash: bytes
+    organization: Document
+    project: Document
+    member: Document
 
     def reads(self) -> Reads:
-        return Reads(keys=(self._key,), loads=((_ADMINS, FIRST_ORG),))
+        return Reads(keys=self._keys(), loads=((_ADMINS, self.org), owners_read(self.org)))
+
+    def _keys(self) -> tuple[Key, Key, Key]:
+        return (
+            Key(ORGANIZATION.kind, self.org, "", self.org),
+            Key(PROJECT.kind, self.org, "", FIRST_PROJECT),
+            Key(MEMBER.kind, self.org, "", FIRST_MEMBER),
+        )
 
     def apply(self, tx: Tx) -> str:
         known = tx.scratch(_ADMINS.name)
-        for row in tx.rows(_ADMINS, FIRST_ORG):
-            known.setdefault(FIRST_ORG, row["principal"])
-        if FIRST_ORG not in known:
-            if tx.get(self._key) is None:
-                tx.put(self._key, self._project)
-            tx.execute(INSERT_API_KEY, _key_row(self._token_hash, self._user_uuid, tx.now))
-            known[FIRST_ORG] = self._user_uuid
-        admin: str = known[FIRST_ORG]
+        if self.org not in known:
+            found = tx.rows(_ADMINS, self.org)
+            known[self.org] = found[0]["principal"] if found else self.user_uuid
+            if not found or found[0]["member"] is None:
+                self._begin(tx, known[self.org])
+        admin: str = known[self.org]
         return admin
+
+    def _begin(self, tx: Tx, admin: str) -> None:
+        organization, project, key = self._keys()
+        member = {**self.member, "status": {**self.member["status"], "user": admin}}
+        for where, document in ((organization, self.organization), (project, self.project), (key, member)):
+            if tx.get(where) is None:
+                tx.put(where, document)
+        add_member(tx, key, member)
+        uid = member["metadata"]["uid"]
+        if admin == self.user_uuid:
+            tx.execute(INSERT_API_KEY, _key_row(self.token_hash, self.org, admin, tx.now, uid))
+        else:
+            tx.execute(_ADOPT, (self.org, admin, uid))
 
 
 class _EmptyServer:
@@ -135,20 +169,20 @@ class _EmptyServer:
         return {}
 
 
-async def _first_project(user_uuid: str, now: datetime) -> Document:
-    label = user_label(user_uuid)
+async def _object(kind: Kind, name: str, spec: Document, label: str, now: datetime) -> Document:
+    """An object as admission would make it, for a server that cannot be asked yet."""
     document: Document = {
         "apiVersion": API_VERSION,
-        "kind": PROJECT.kind,
+        "kind": kind.kind,
         "metadata": {
-            "name": FIRST_PROJECT,
-            "uid": new_uid(PROJECT.uid_prefix),
+            "name": name,
+            "uid": new_uid(kind.uid_prefix),
             "generation": 1,
             "creationTimestamp": format_time(now),
             "labels": {"nodus.dev/created-by": label},
         },
-        "spec": {},
+        "spec": spec,
     }
-    context = AdmissionContext(org=FIRST_ORG, project="", principal=label, now=now, lookup=_EmptyServer())
-    await PROJECT.strategy.prepare_create(document, context)
+    context = AdmissionContext(org="", project="", principal=label, now=now, lookup=_EmptyServer())
+    await kind.strategy.prepare_create(document, context)
     return document

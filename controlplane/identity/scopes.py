@@ -22,7 +22,7 @@ from enum import StrEnum
 
 from controlplane.errors import ApiError, Reason
 from controlplane.identity.principal import AttemptBinding, Principal, PrincipalKind
-from controlplane.machinery.kind import READ_VERBS, Kind, Subresource, Verb
+from controlplane.machinery.kind import READ_VERBS, Document, Kind, Subresource, Verb
 from controlplane.machinery.scope_grammar import ALL, covers
 
 
@@ -91,6 +91,14 @@ def require_object(principal: Principal, kind: Kind, verb: Verb, project: str, n
             details={"missingScope": f"{kind.scope_resource}:write"},
             fix="Use a key for all projects.",
         )
+
+
+def require_change(principal: Principal, kind: Kind, document: Document) -> None:
+    """Refuse unless the principal may change or delete this object, given that it may those of its kind."""
+    scope = kind.scope_to_change(document, principal) if kind.scope_to_change is not None else ""
+    if scope and not covers(principal.scopes, scope):
+        name = document["metadata"]["name"]
+        raise _forbidden(f'this credential may not change {kind.plural}.{kind.group} "{name}"', scope)
 
 
 def require_subresource(principal: Principal, kind: Kind, subresource: Subresource, verb: str, project: str) -> None:

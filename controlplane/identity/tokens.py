@@ -29,10 +29,10 @@ TOKEN_FORM = re.compile(rf"(?:{API_KEY_PREFIX}|{ATTEMPT_PREFIX})[A-Za-z0-9_-]{{4
 """Anything else cannot be a token of ours and is refused without a look-up."""
 
 INSERT_API_KEY = """
-INSERT INTO tokens (hash, kind, org, principal, name, scopes, projects, created_at, expires_at, role)
-VALUES ($1, 'apikey', $2, $3, $4, $5, $6, $7, $8, $9)
+INSERT INTO tokens (hash, kind, org, principal, name, scopes, projects, created_at, expires_at, role, owner)
+VALUES ($1, 'apikey', $2, $3, $4, $5, $6, $7, $8, $9, $10)
 """
-"""`role` is that of the key's owner; a change of it changes the rows of all their keys."""
+"""`owner` is the uid of the Member whose role bounds the key; `role` bounds a key that has none."""
 
 # A token that was already given out for the attempt dies, so only the node that asked last speaks for it. No lock is
 # needed against the attempt's end: a look-up compares the two.

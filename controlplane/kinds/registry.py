@@ -15,12 +15,14 @@ from controlplane.kinds.event import EVENT
 from controlplane.kinds.function import FUNCTION
 from controlplane.kinds.function_call import FUNCTION_CALL
 from controlplane.kinds.image import IMAGE
+from controlplane.kinds.member import MEMBER
 from controlplane.kinds.offering import OFFERING
+from controlplane.kinds.organization import ORGANIZATION
 from controlplane.kinds.project import PROJECT
 from controlplane.kinds.secret import SECRET
 from controlplane.machinery.kind import Kind
 
-_ROWS = (APP, FUNCTION, FUNCTION_CALL, ATTEMPT, IMAGE, SECRET, PROJECT, EVENT, OFFERING)
+_ROWS = (APP, FUNCTION, FUNCTION_CALL, ATTEMPT, IMAGE, SECRET, PROJECT, EVENT, OFFERING, ORGANIZATION, MEMBER)
 
 KINDS: Mapping[str, Kind] = MappingProxyType({kind.kind: kind for kind in _ROWS})
 """Every kind by its name (`FunctionCall`)."""

@@ -77,6 +77,26 @@ class Lookup(Protocol):
         """Which of these texts are values of the project's Secrets: by text, the Secret's name and the key."""
 
 
+class Caller(Protocol):
+    """Who asks, as far as admission judges it (`identity/principal.py`)."""
+
+    @property
+    def user_uuid(self) -> str | None:
+        """The person behind the credential, None for one that is nobody's."""
+
+    @property
+    def role(self) -> str | None:
+        """The person's role in the organisation."""
+
+    @property
+    def scopes(self) -> frozenset[str]:
+        """What the credential may do."""
+
+    @property
+    def projects(self) -> frozenset[str]:
+        """Where, or `*`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class AdmissionContext:
     """Who asks, where and when, and what may be looked up."""
@@ -86,6 +106,8 @@ class AdmissionContext:
     principal: str
     now: datetime
     lookup: Lookup
+    caller: Caller | None = None
+    """Whose scopes bound what may be given to others; None for the server itself."""
     body: Document | None = None
     """What the client sent for an update: a merge patch, or the whole object. None when it cannot be told."""
 
@@ -201,6 +223,8 @@ class Kind:
     """The selectable field that names the project an object belongs to, or for a kind of the organisation is about.
     A key that is limited to projects sees and changes only objects of these. Empty for what is about no project
     and shown to every key."""
+    scope_to_change: Callable[[Document, Caller], str] | None = None
+    """The scope that a change or delete of this object needs beyond its kind's, or "" (an Owner, another's key)."""
     scope_resource: str | None = None
     """The word of the scope grammar (`functions:read`); None means any valid key of the organisation may read."""
 

@@ -33,6 +33,6 @@ def flag_column() -> Column[Any]:
     return Column(Boolean, nullable=False, server_default=text("false"))
 
 
-def texts_column() -> Column[Any]:
-    """A list of texts, empty unless it was filled."""
-    return Column(ARRAY(Text), nullable=False, server_default=text("'{}'"))
+def texts_column(nullable: bool = False) -> Column[Any]:
+    """A list of texts, empty (or, where it may be, absent) unless it was filled."""
+    return Column(ARRAY(Text), nullable=nullable, server_default=None if nullable else text("'{}'"))

@@ -185,7 +185,9 @@ class TokenRow(SQLModel, table=True):
     __table_args__ = (
         Index("tokens_attempt", "attempt", postgresql_where=text("attempt IS NOT NULL")),
         # A key without a role could do nothing, or everything: neither may come about by forgetting one.
-        CheckConstraint("kind <> 'apikey' OR role IS NOT NULL", name="tokens_role"),
+        CheckConstraint("kind <> 'apikey' OR role IS NOT NULL OR owner IS NOT NULL", name="tokens_role"),
+        Index("tokens_owner", "owner", postgresql_where=text("owner IS NOT NULL")),
+        Index("tokens_uid", "uid", unique=True, postgresql_where=text("uid IS NOT NULL")),
     )
 
     hash: bytes = Field(sa_column=Column(LargeBinary, primary_key=True))
@@ -204,6 +206,28 @@ class TokenRow(SQLModel, table=True):
     expires_at: datetime | None = Field(sa_column=time_column(nullable=True))
     revoked_at: datetime | None = Field(sa_column=time_column(nullable=True))
     role: str | None = Field(sa_column=text_column(nullable=True))
+    owner: str | None = Field(sa_column=text_column(nullable=True))
+    uid: str | None = Field(sa_column=text_column(nullable=True))
+    last_used_at: datetime | None = Field(sa_column=time_column(nullable=True))
+    shown_used_at: datetime | None = Field(sa_column=time_column(nullable=True))
+
+
+class CredentialOwnerRow(SQLModel, table=True):
+    """A Member or ServiceAccount, and what bounds its credentials: a role, or scopes."""
+
+    __tablename__ = "credential_owners"
+    __table_args__ = (
+        CheckConstraint("(role IS NULL) <> (scopes IS NULL)", name="credential_owners_bound"),
+        Index("credential_owners_org", "org", "role"),
+    )
+
+    uid: str = Field(sa_column=Column(Text, primary_key=True))
+    org: str = Field(sa_column=text_column())
+    kind: str = Field(sa_column=text_column())
+    name: str = Field(sa_column=text_column())
+    user_uuid: str | None = Field(sa_column=text_column(nullable=True))
+    role: str | None = Field(sa_column=text_column(nullable=True))
+    scopes: list[str] | None = Field(sa_column=texts_column(nullable=True))
 
 
 class SecretVersionRow(SQLModel, table=True):

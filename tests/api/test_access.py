@@ -31,7 +31,7 @@ async def key(
     hashed = TokenHasher(project.core.settings.secret_key).hash(token)
     await project.core.database.execute(
         INSERT_API_KEY, hashed, "default", str(uuid.uuid4()), "limited", list(scopes), list(projects),
-        project.core.clock.now(), None, role,
+        project.core.clock.now(), None, role, None,
     )  # fmt: skip
     return {"Authorization": f"Bearer {token}"}
 

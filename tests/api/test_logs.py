@@ -93,7 +93,7 @@ async def test_a_log_followed_with_basic_credentials_lasts_until_the_key_may_not
     hashed = TokenHasher(project.core.settings.secret_key).hash(token)
     await database.execute(
         INSERT_API_KEY, hashed, "default", str(uuid.uuid4()), "follower", ["functions:read"], ["*"],
-        project.core.clock.now(), None, "Owner",
+        project.core.clock.now(), None, "Owner", None,
     )  # fmt: skip
     basic = {"Authorization": f"Basic {base64.b64encode(f'any:{token}'.encode()).decode()}"}
     path, follow = f"{project.path}/functions/f/log", {"follow": "true"}

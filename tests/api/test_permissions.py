@@ -34,6 +34,8 @@ WORDS = {
     "projects": "projects",
     "events": None,
     "offerings": None,
+    "organizations": "organizations",
+    "members": "members",
 }
 """The resource word of each kind's scopes; None for what every key of the organisation may read and none may write."""
 OTHER_SCOPES = {
@@ -45,8 +47,8 @@ OTHER_SCOPES = {
 WRITES = {
     Role.VIEWER: (),
     Role.MEMBER: ("apps", "functions", "functioncalls", "images", "secrets"),
-    Role.ADMIN: ("apps", "functions", "functioncalls", "images", "secrets", "projects"),
-    Role.OWNER: ("apps", "functions", "functioncalls", "images", "secrets", "projects"),
+    Role.ADMIN: ("apps", "functions", "functioncalls", "images", "secrets", "projects", "members"),
+    Role.OWNER: ("apps", "functions", "functioncalls", "images", "secrets", "projects", "members", "organizations"),
 }
 WORKER_SCOPES = ("functions:read", "functioncalls:read", "functioncalls:write", "apps:read")
 BLOBS = ("functioncalls", "apps", "functions", "images")
@@ -245,7 +247,7 @@ async def header(project: ServedApi, name: str, caller: Caller) -> dict[str, str
         hashed = TokenHasher(project.core.settings.secret_key).hash(token)
         await project.core.database.execute(
             INSERT_API_KEY, hashed, caller.org, str(uuid.uuid4()), "k", list(caller.scopes), list(caller.projects),
-            now, now - timedelta(seconds=1) if "expired" in name else None, caller.role,
+            now, now - timedelta(seconds=1) if "expired" in name else None, caller.role, None,
         )  # fmt: skip
         if "revoked" in name:
             await project.core.database.execute("UPDATE tokens SET revoked_at = $2 WHERE hash = $1", hashed, now)

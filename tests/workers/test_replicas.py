@@ -35,7 +35,7 @@ async def test_a_revoked_key_ends_its_watches_and_logs_on_every_replica(
             (await client.post(f"{made[0].url}{PROJECT}/functions", json=body)).raise_for_status()
         await database.execute(
             INSERT_API_KEY, hashed, "default", str(uuid.uuid4()), "reader", ["functions:read"], ["*"],
-            SystemClock().now(), None, "Owner",
+            SystemClock().now(), None, "Owner", None,
         )  # fmt: skip
         reader = await opened.enter_async_context(
             httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}, trust_env=False, timeout=60)

@@ -100,6 +100,7 @@ async def insert_key(plane: Plane, **changes: Any) -> str:
         "created_at": plane.clock.now(),
         "expires_at": None,
         "role": "Owner",
+        "owner": None,
     } | changes
     await plane.database.execute(INSERT_API_KEY, *row.values())
     return token
@@ -256,8 +257,7 @@ async def test_a_second_start_finds_what_the_first_made(plane: Plane) -> None:
 
 
 async def test_processes_that_start_at_once_make_one_administrator(plane: Plane) -> None:
-    await plane.database.execute("DELETE FROM tokens")
-    starts = await asyncio.gather(*[bootstrap(plane.writer, plane.settings, plane.clock) for _ in range(5)])
+    starts = await asyncio.gather(*[bootstrap(plane.writer, plane.settings, plane.clock, "new") for _ in range(5)])
     assert len({start.user_uuid for start in starts}) == 1
     assert sum(start.token is not None for start in starts) == 1
 
@@ -287,3 +287,17 @@ async def test_a_rotation_ends_every_older_key(plane: Plane) -> None:
 def test_a_weak_or_missing_secret_key_stops_the_start(secret_key: str) -> None:
     with pytest.raises(ValueError, match="secret_key"):
         TokenHasher(Settings(secret_key=secret_key).secret_key)
+
+
+async def test_the_administrator_of_an_earlier_release_becomes_a_member(plane: Plane) -> None:
+    older = new_api_key()
+    row = (TokenHasher(plane.settings.secret_key).hash(older), "older", "u-1", "admin", ["*"], ["*"])
+    await plane.database.execute(INSERT_API_KEY, *row, plane.clock.now(), None, "Owner", None)
+    start = await bootstrap(plane.writer, plane.settings, plane.clock, "older")
+    assert (start.user_uuid, start.token) == ("u-1", None)
+    adopted = await plane.database.fetch(
+        "SELECT t.hash, o.name, o.role FROM tokens t JOIN credential_owners o ON o.uid = t.owner WHERE t.org = 'older'"
+    )
+    assert [tuple(row) for row in adopted] == [(row[0], "admin", "Owner")]
+    count = await plane.database.fetchval("SELECT count(*) FROM objects WHERE org = 'older'")
+    assert (count, await bootstrap(plane.writer, plane.settings, plane.clock, "older")) == (3, start)

@@ -12,8 +12,14 @@ from controlplane.machinery.meta import is_reserved, select_fields
 from tests.fixtures.admission import NOW, ProjectInMemory, call_body, function_body
 
 ROWS = pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.kind)
-ABOUT_NO_PROJECT = {"Offering"}
+ABOUT_NO_PROJECT = {"Offering", "Organization", "Member"}
 READABLE_BY_ALL = {"Attempt", "Event", "Offering"}
+VERBS = {
+    # Made by operators.
+    "Organization": READ_VERBS | {Verb.PATCH, Verb.UPDATE},
+    # Each delete is judged by the object.
+    "Member": ALL_VERBS - {Verb.DELETE_COLLECTION},
+}
 EXAMPLES: dict[str, dict[str, Any]] = {
     "App": {"metadata": {"name": "hello"}, "spec": {}},
     "Function": function_body(),
@@ -21,6 +27,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "Image": {"metadata": {"name": "img-1"}, "spec": {"base": "nodus/python:3.11"}},
     "Secret": {"metadata": {"name": "hf"}, "spec": {}},
     "Project": {"metadata": {"name": "default"}, "spec": {}},
+    "Organization": {"metadata": {"name": "acme"}, "spec": {}},
+    "Member": {"metadata": {"name": "ada"}, "spec": {"email": "ada@example.com"}},
 }
 WRITTEN_BY_THE_SERVER: dict[str, dict[str, Any]] = {
     "Attempt": {
@@ -68,7 +76,7 @@ def test_names_that_commands_take_are_unambiguous() -> None:
 @ROWS
 def test_a_row_says_who_may_read_it(kind: Kind) -> None:
     assert kind.scope_resource == (None if kind.kind in READABLE_BY_ALL else kind.plural)
-    assert kind.verbs == (READ_VERBS if kind.kind in READABLE_BY_ALL else ALL_VERBS)
+    assert kind.verbs == VERBS.get(kind.kind, READ_VERBS if kind.kind in READABLE_BY_ALL else ALL_VERBS)
 
 
 @ROWS
@@ -129,8 +137,9 @@ async def test_the_status_of_a_new_object_is_one_of_its_model(name: str, memory:
     assert kind.status.model_validate(document["status"]).to_wire() == document["status"]
 
 
-def test_projects_events_and_offerings_belong_to_the_organisation() -> None:
-    assert {kind.kind for kind in KINDS.values() if kind.scope is Scope.ORG} == {"Project", "Event", "Offering"}
+def test_what_is_about_no_single_project_belongs_to_the_organisation() -> None:
+    of_org = {kind.kind for kind in KINDS.values() if kind.scope is Scope.ORG}
+    assert of_org == {"Project", "Event", "Offering", "Organization", "Member"}
 
 
 def test_what_outlives_its_delete_is_held_by_a_finalizer() -> None:

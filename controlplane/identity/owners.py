@@ -1,0 +1,106 @@
+"""Whose credentials there are: the rows that bound keys, kept by the hooks of the kinds that own some.
+
+A key names its owner's row and every look-up joins it (`authenticator.py`), so a change of role or scopes, or the
+owner's end, reaches all keys with the commit that makes it, whichever process looked last. The rows are written in the
+transaction of the object, so a process that dies leaves both or neither.
+"""
+
+from __future__ import annotations
+
+from controlplane.errors import ApiError, Reason
+from controlplane.kinds.member import MEMBER
+from controlplane.kinds.roles import Role
+from controlplane.store.contract import Document, Key, Loader, Reads, Tx
+from controlplane.store.hooks import PlainHooks
+
+_OWNERS = Loader(
+    "identity-owners",
+    "SELECT org AS key, uid FROM credential_owners WHERE org = ANY($1::text[]) AND role = 'Owner'",
+)
+_INSERT = """
+INSERT INTO credential_owners (uid, org, kind, name, user_uuid, role, scopes) VALUES ($1, $2, $3, $4, $5, $6, $7)
+"""
+_BOUND = "UPDATE credential_owners SET role = $2, scopes = $3 WHERE uid = $1"
+_DELETE = "DELETE FROM credential_owners WHERE uid = $1"
+_DELETE_TOKENS = "DELETE FROM tokens WHERE owner = $1"
+
+
+class MemberHooks(PlainHooks):
+    """The hooks of the kind Member; an organisation always keeps an Owner."""
+
+    def reads_create(self, key: Key, document: Document) -> Reads:
+        return _reads(key)
+
+    def admit_create(self, tx: Tx, key: Key, document: Document) -> Document:
+        add_member(tx, key, document)
+        return document
+
+    def reads_update(self, key: Key, document: Document) -> Reads:
+        return _reads(key)
+
+    def updated(self, tx: Tx, key: Key, old: Document, new: Document) -> Document:
+        role = new["spec"]["role"]
+        if role != old["spec"]["role"]:
+            if role != Role.OWNER:
+                _require_another_owner(tx, key, old)
+            tx.execute(_BOUND, (old["metadata"]["uid"], role, None))
+            _note_role(tx, key, old["metadata"]["uid"], role)
+        return new
+
+    def reads_delete(self, key: Key) -> Reads:
+        return _reads(key)
+
+    def deleting(self, tx: Tx, key: Key, document: Document) -> Document:
+        _require_another_owner(tx, key, document)
+        _note_role(tx, key, document["metadata"]["uid"], None)
+        return document
+
+    def removed(self, tx: Tx, key: Key, document: Document) -> None:
+        remove_owner(tx, document["metadata"]["uid"])
+
+
+def add_member(tx: Tx, key: Key, document: Document) -> None:
+    """Write the row of a new Member; `key` must have been read with the org's Owners (`owners_read`)."""
+    uid, role = document["metadata"]["uid"], document["spec"]["role"]
+    tx.execute(_INSERT, (uid, key.org, key.kind, key.name, document["status"]["user"], role, None))
+    _note_role(tx, key, uid, role)
+
+
+def remove_owner(tx: Tx, uid: str) -> None:
+    """End whatever the owner's credentials could do."""
+    tx.execute(_DELETE, (uid,))
+    tx.execute(_DELETE_TOKENS, (uid,))
+
+
+def owners_of(tx: Tx, org: str) -> set[str]:
+    """The uids of the organisation's Owners at this point of the batch; `owners_read` must be among the reads."""
+    known: dict[str, set[str]] = tx.scratch(_OWNERS.name)
+    if org not in known:
+        known[org] = {row["uid"] for row in tx.rows(_OWNERS, org)}
+    return known[org]
+
+
+def owners_read(org: str) -> tuple[Loader, str]:
+    """What `owners_of` needs loaded."""
+    return _OWNERS, org
+
+
+def _reads(key: Key) -> Reads:
+    return Reads(loads=(owners_read(key.org),))
+
+
+def _note_role(tx: Tx, key: Key, uid: str, role: str | None) -> None:
+    owners = owners_of(tx, key.org)
+    owners.discard(uid)
+    if role == Role.OWNER:
+        owners.add(uid)
+
+
+def _require_another_owner(tx: Tx, key: Key, document: Document) -> None:
+    if owners_of(tx, key.org) == {document["metadata"]["uid"]}:
+        raise ApiError(
+            Reason.CONFLICT,
+            f'members.nodus.dev "{key.name}" is the only Owner of the organisation, which must keep one',
+            subject=(MEMBER.plural, key.name),
+            fix="Give another Member the role Owner first.",
+        )
