@@ -17,7 +17,7 @@ import orjson
 
 from controlplane.machinery.quantities import quantity_bytes, quantity_milli
 from runtime.logs import Chunk, SinkRefusedError, SinkUnavailableError
-from runtime.supervisor import EgressPlan, StartPlan
+from runtime.plans import EgressPlan, StartPlan
 
 MESSAGE_CHARACTERS_MAX = 1_000
 _TRY_LATER = frozenset({408, 425, 429, 500, 502, 503, 504})

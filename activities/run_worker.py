@@ -38,7 +38,8 @@ from activities.run_worker_contract import (
 from controlplane.settings import Settings
 from runtime.host import Host
 from runtime.logs import Chunk
-from runtime.supervisor import Phase, WorkerPlan, WorkerReport, WorkerSupervisor
+from runtime.plans import WorkerPlan
+from runtime.supervisor import Phase, WorkerReport, WorkerSupervisor
 from runtime.variables import WorkerIdentity
 
 HEARTBEAT_SECONDS = 5.0

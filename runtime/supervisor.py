@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -18,79 +18,21 @@ from pathlib import Path
 from runtime import sandbox
 from runtime.cells import Cell
 from runtime.cgroups import Cgroup, Limits
-from runtime.egress.limits import EgressSettings
-from runtime.egress.rules import EgressRules, Policy, allowed_hosts
 from runtime.environments import Environment, EnvironmentFailedError
 from runtime.host import Host
 from runtime.images import ImageMissingError
 from runtime.logs import LogCollector, Sink
-from runtime.process import Command, Ending, SandboxProcess
+from runtime.plans import StartPlan, WorkerPlan
+from runtime.process import Ending, SandboxProcess
 from runtime.proxy import AttemptProxy, ClaimEvents
 from runtime.pythons import PythonMissingError
 from runtime.sandbox import SandboxUnavailableError
 from runtime.templates import worker_template
-from runtime.variables import WorkerIdentity, worker_variables
+from runtime.variables import worker_variables
 from runtime.warm import WarmWorker, placed
 
 RELEASE_SECONDS = 0.3
 """Between SIGTERM and the answer to a held claim: the worker must have seen the signal first, or it polls again."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EgressPlan:
-    """What a worker may reach: nothing, the names in `hosts`, or any name. All of it passes the node's proxy."""
-
-    policy: Policy = "Deny"
-    hosts: Sequence[str] = ()
-
-    @property
-    def proxied(self) -> bool:
-        """Whether there is a way out at all."""
-        return self.policy != "Deny"
-
-    def rules(self, settings: EgressSettings) -> EgressRules:
-        """As the proxy applies it."""
-        return EgressRules(
-            policy=self.policy,
-            hosts=allowed_hosts(self.hosts),
-            ports=settings.ports,
-            closed_ports=settings.closed_ports,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class StartPlan:
-    """What is started: `command`, or the public worker when it is empty; before it, `init_command`, if there is one."""
-
-    command: Sequence[str] = ()
-    init_command: Sequence[str] = ()
-    init_seconds_max: int = 0
-
-    def applied(self, command: Command) -> Command:
-        """What init is told in place of the `command` of the public worker."""
-        return replace(
-            command,
-            arguments=self.command or command.arguments,
-            preparation=self.init_command,
-            preparation_seconds_max=self.init_seconds_max,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerPlan:
-    """What to run: whose calls, on which Python, with which credential and variables."""
-
-    identity: WorkerIdentity
-    python: str
-    token: str
-    variables: Sequence[tuple[str, str]] = ()
-    directory: str | None = None
-    image: str | None = None
-    memory_bytes_max: int | None = None
-    egress: EgressPlan = EgressPlan()
-    start: StartPlan = StartPlan()
-    cpus_least: float | None = None
-    cpus_max: float | None = None
 
 
 class Phase(Enum):

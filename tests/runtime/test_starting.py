@@ -10,7 +10,8 @@ import pytest
 
 from activities.run_worker import worker_exit
 from runtime.host import Host
-from runtime.supervisor import StartPlan, WorkerPlan, WorkerReport, WorkerSupervisor
+from runtime.plans import StartPlan, WorkerPlan
+from runtime.supervisor import WorkerReport, WorkerSupervisor
 from runtime.variables import WorkerIdentity
 from tests.fixtures.eventually import eventually
 from tests.runtime.conftest import OWN_MINOR, Log

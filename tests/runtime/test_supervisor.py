@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from runtime.host import Host
-from runtime.supervisor import Phase, WorkerPlan, WorkerReport, WorkerSupervisor
+from runtime.plans import WorkerPlan
+from runtime.supervisor import Phase, WorkerReport, WorkerSupervisor
 from runtime.variables import WorkerIdentity
 from tests.fixtures.eventually import eventually
 from tests.runtime.conftest import OWN_MINOR, Log

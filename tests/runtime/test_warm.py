@@ -17,8 +17,9 @@ import pytest
 
 from runtime.environments import Environment
 from runtime.host import Host, HostLimits
+from runtime.plans import WorkerPlan
 from runtime.process import grant_orders
-from runtime.supervisor import Phase, WorkerPlan, WorkerReport, WorkerSupervisor
+from runtime.supervisor import Phase, WorkerReport, WorkerSupervisor
 from runtime.templates import WORKER_START, Template, worker_template
 from runtime.variables import BASE_VARIABLES, WorkerIdentity
 from tests.fixtures.eventually import eventually
