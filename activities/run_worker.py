@@ -238,6 +238,13 @@ def worker_exit(report: WorkerReport) -> WorkerExit:
         return WorkerExit(
             outcome=NOT_STARTED, message=f"its init command {ending.unprepared}", ran_seconds=ending.ran_seconds
         )
+    if report.sidecar_ended is not None and not report.asked:
+        # No code or signal: those of the worker, which the node killed, say nothing.
+        return WorkerExit(
+            outcome=EXITED if report.ready else NOT_STARTED,
+            message=f"the worker was ended because {report.sidecar_ended}",
+            ran_seconds=ending.ran_seconds if ending is not None else 0.0,
+        )
     if ending is None:
         return WorkerExit(outcome=DRAINED if report.asked else NOT_STARTED, message=report.problem or "")
     if report.problem is not None:

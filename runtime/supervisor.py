@@ -1,9 +1,9 @@
 """One worker from its environment to its end.
 
-`run` prepares the environment, opens the attempt's socket, starts the public worker in a sandbox, collects its log,
-and waits. Others may meanwhile ask it to drain or kill it; timers do so when the worker does not come up, does not
-leave after its final claim, or falls silent while draining. Whatever happens, `run` returns a report and leaves
-nothing behind.
+`run` prepares the environment, opens the attempt's socket, starts the sidecars (`sidecars.py`) and then the public
+worker in sandboxes, collects what they print, and waits. Others may meanwhile ask it to drain or kill it; timers do so
+when the worker does not come up, does not leave after its final claim, or falls silent while draining. Whatever
+happens, `run` returns a report and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from runtime.process import Ending, SandboxProcess
 from runtime.proxy import AttemptProxy, ClaimEvents
 from runtime.pythons import PythonMissingError
 from runtime.sandbox import SandboxUnavailableError
+from runtime.sidecars import SidecarFailedError, Sidecars
 from runtime.templates import worker_template
 from runtime.variables import worker_variables
 from runtime.warm import WarmWorker, placed
@@ -51,7 +52,7 @@ class WorkerReport:
     `ending` is None when no process came to be. `problem` says in a sentence why there was none, or why the node
     killed it; None when it left by itself. `asked` tells that a drain had been asked for, `ready` that it had claimed
     at least once, `api_away` that the API did not answer the last request it made, `image_missing` why its image is not
-    on this host.
+    on this host, `sidecar_ended` which sidecar it could not go on without, and what became of that.
     """
 
     ending: Ending | None
@@ -61,6 +62,7 @@ class WorkerReport:
     out_of_memory: bool
     api_away: bool
     image_missing: str | None = None
+    sidecar_ended: str | None = None
 
 
 class WorkerSupervisor:
@@ -71,7 +73,7 @@ class WorkerSupervisor:
         self._plan = plan
         self._sink = sink
         self._notify = notify
-        self._preparation: asyncio.Task[Environment] | None = None
+        self._preparation: asyncio.Task[dict[str | None, Environment]] | None = None
         self._process: SandboxProcess | None = None
         self._group: Cgroup | None = None
         self._proxy: AttemptProxy | None = None
@@ -79,8 +81,11 @@ class WorkerSupervisor:
         self._asked = False
         self._ready = False
         self._over = False
+        self._left = False
+        self._sidecars: Sidecars | None = None
         self._problem: str | None = None
         self._image_missing: str | None = None
+        self._sidecar_ended: str | None = None
 
     async def run(self, directory: Path) -> WorkerReport:
         """Run the worker until nothing of it is left; `directory` is a private folder, the caller's to delete."""
@@ -92,15 +97,20 @@ class WorkerSupervisor:
             async with contextlib.AsyncExitStack() as stack:
                 if self._plan.image is not None:
                     stack.enter_context(self._host.images.lease(self._plan.image))
-                environment = await self._prepare(logs)
-                self._plan = replace(self._plan, directory=self._plan.directory or environment.directory)
-                cgroup = await self._start(environment, directory, logs, stack)
+                self._sidecars = Sidecars(self._host, self._plan, logs, self._on_sidecar_end)
+                environments = await self._prepare(logs)
+                self._plan = replace(self._plan, directory=self._plan.directory or environments[None].directory)
+                cgroup = await self._start(environments, directory, logs, stack)
                 ending = await self._wait()
                 out_of_memory = cgroup.out_of_memory_kills() > 0
+                await self._stop_sidecars()
         except ImageMissingError as error:
             self._problem = self._image_missing = str(error)
             logs.note(self._problem)
-        except (PythonMissingError, EnvironmentFailedError, SandboxUnavailableError, _StoppedError) as error:
+        except (
+            *(PythonMissingError, EnvironmentFailedError, SandboxUnavailableError),
+            *(SidecarFailedError, _StoppedError),
+        ) as error:
             self._problem = self._problem or str(error)
             logs.note(self._problem)
         finally:
@@ -115,6 +125,7 @@ class WorkerSupervisor:
             out_of_memory=out_of_memory,
             api_away=self._proxy is not None and self._proxy.api_away,
             image_missing=self._image_missing,
+            sidecar_ended=self._sidecar_ended,
         )
 
     def drain(self, seconds_max: float | None) -> None:
@@ -137,11 +148,17 @@ class WorkerSupervisor:
         """End the worker now, calls and all; `reason` completes the sentence "the node killed the worker: …"."""
         if self._over:
             return
+        if self._left:
+            # The worker has had its end; what is left is what ran beside it.
+            self._kill_sidecars()
+            return
         self._problem = self._problem or f"the node killed the worker: {reason}"
         if self._process is not None:
             self._process.kill()
         else:
             self.drain(None)
+            # Whatever of them has started; a start that goes on ends the next one with the worker.
+            self._kill_sidecars()
 
     async def _wait(self) -> Ending:
         assert self._process is not None
@@ -153,11 +170,33 @@ class WorkerSupervisor:
             await self._process.wait()
             raise
 
-    async def _prepare(self, logs: LogCollector) -> Environment:
-        """The worker's environment; a drain meanwhile raises _StoppedError."""
+    async def _stop_sidecars(self) -> None:
+        """Let what ran beside the worker leave, as long as a drained worker may take; not after a kill."""
+        assert self._sidecars is not None
+        self._left = True
+        # The time a stopping node has counts for all of the attempt; the other timers were about the worker.
+        self._cancel_timers(but="window")
+        if self._problem is not None:
+            self._sidecars.kill()
+        await self._sidecars.stop(self._host.limits.exit_seconds_max)
+
+    def _kill_sidecars(self) -> None:
+        if self._sidecars is not None:
+            self._sidecars.kill()
+
+    def _on_sidecar_end(self, how: str) -> None:
+        """The worker was made to run beside it, and its calls may hang without."""
+        if self._over or self._left or self._problem is not None:
+            return
+        self._problem = self._sidecar_ended = how
+        if self._process is not None:
+            self._process.kill()
+
+    async def _prepare(self, logs: LogCollector) -> dict[str | None, Environment]:
+        """The worker's environment under None, those of sidecars by Python; a drain meanwhile raises _StoppedError."""
         if self._asked:
             raise _StoppedError
-        self._preparation = asyncio.create_task(self._host.environment(self._plan.python, logs.note, self._plan.image))
+        self._preparation = asyncio.create_task(self._environments(logs))
         try:
             return await self._preparation
         except asyncio.CancelledError:
@@ -166,10 +205,23 @@ class WorkerSupervisor:
                 raise
             raise _StoppedError from None
 
+    async def _environments(self, logs: LogCollector) -> dict[str | None, Environment]:
+        plan = self._plan
+        found: dict[str | None, Environment] = {None: await self._host.environment(plan.python, logs.note, plan.image)}
+        for python in {sidecar.python for sidecar in plan.sidecars} - {None}:
+            assert python is not None
+            found[python] = await self._host.environment(python, logs.note)
+        return found
+
     async def _start(
-        self, environment: Environment, directory: Path, logs: LogCollector, stack: contextlib.AsyncExitStack
+        self,
+        environments: Mapping[str | None, Environment],
+        directory: Path,
+        logs: LogCollector,
+        stack: contextlib.AsyncExitStack,
     ) -> Cgroup:
         """Open everything the worker needs, on `stack`, and start it."""
+        environment = environments[None]
         identity, limits = self._plan.identity, self._host.limits
         caps = Limits(
             memory_bytes_max=self._plan.memory_bytes_max or limits.worker_memory_bytes_max,
@@ -189,7 +241,8 @@ class WorkerSupervisor:
         self._notify(Phase.STARTING)
         # A worker that waits is the public one; what bounds it until then must be replaced by bounds of this attempt.
         bounded = caps.memory_bytes_max is not None and caps.cpus_least is not None
-        ready_made = environment.may_wait and (template.image is None or bounded) and self._plan.start == StartPlan()
+        alone = self._plan.start == StartPlan() and not self._plan.sidecars
+        ready_made = environment.may_wait and (template.image is None or bounded) and alone
         waiting = warm.take(template) if ready_made else None
         if waiting is None or not await self._grant(waiting, directory, variables, caps, logs, stack):
             cell = Cell.open(
@@ -197,12 +250,15 @@ class WorkerSupervisor:
             )
             stack.callback(cell.close)
             self._host.reach("cold-opened")
+            assert self._sidecars is not None
+            network = await self._sidecars.start(environments, directory, cell, stack)
             await self._listen(cell, logs, stack)
+            spec = placed(template.spec, cell)
             command = self._plan.start.applied(
                 replace(template.command, environment=variables, directory=self._directory)
             )
             self._process = await SandboxProcess.start(
-                placed(template.spec, cell), command, self._host.tools, cell.group
+                spec if network is None else replace(spec, network=network), command, self._host.tools, cell.group
             )
             self._group = cell.group
         assert self._process is not None
@@ -310,8 +366,8 @@ class WorkerSupervisor:
         if timer is not None:
             timer.cancel()
 
-    def _cancel_timers(self) -> None:
-        for name in list(self._timers):
+    def _cancel_timers(self, but: str | None = None) -> None:
+        for name in self._timers.keys() - {but}:
             self._drop_timer(name)
 
 

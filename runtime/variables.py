@@ -41,13 +41,10 @@ class WorkerIdentity:
     concurrency: int
 
 
-PROXY_URL = f"http://127.0.0.1:{EGRESS_PORT}"
-PROXY_VARIABLES = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy", "HTTPS_PROXY", "ALL_PROXY"), PROXY_URL) | {
-    "HTTP_PROXY": PROXY_URL,  # npm, Go and .NET; curl and others take only the small letters, for the sake of CGI
-    "GRPC_PROXY": PROXY_URL,
-    "grpc_proxy": PROXY_URL,
-    "NODE_USE_ENV_PROXY": "1",  # Node.js asks for this before it looks at the others
-}
+_PROXY_NAMES = (
+    *("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "HTTPS_PROXY", "ALL_PROXY", "GRPC_PROXY"),
+    "HTTP_PROXY",  # npm, Go and .NET; curl and others take only the small letters, for the sake of CGI
+)
 """How clients are told of a proxy. Both cases, because each is the only one that somebody reads:
 
 | client | reads |
@@ -70,9 +67,26 @@ def worker_variables(
 
     `proxied` tells that there is an egress proxy to find.
     """
+    variables, refused = sidecar_variables(identity, user, proxy_port=EGRESS_PORT if proxied else None)
+    if variables["PYTHONPATH"] != str(sandbox.WORKSPACE):
+        variables["PYTHONPATH"] = ":".join(filter(None, [variables["PYTHONPATH"], str(sandbox.WORKSPACE)]))
+    variables |= {
+        "NODUS_FUNCTION_CONCURRENCY": str(identity.concurrency),
+        "NODUS_CODE_DIR": str(sandbox.CODE),
+        "NODUS_RUNTIME_SOCKET": str(sandbox.API_SOCKET),
+    }
+    return variables, refused
+
+
+def sidecar_variables(
+    identity: WorkerIdentity, user: Iterable[tuple[str, str]], *, proxy_port: int | None
+) -> tuple[dict[str, str], list[str]]:
+    """The same for what runs beside the worker: whose it is, and no way to the API. `proxy_port` is where the egress
+    proxy is found, if there is one."""
     variables = dict(BASE_VARIABLES)
-    if proxied:
-        variables |= PROXY_VARIABLES
+    if proxy_port is not None:
+        variables |= dict.fromkeys(_PROXY_NAMES, f"http://127.0.0.1:{proxy_port}")
+        variables["NODE_USE_ENV_PROXY"] = "1"  # Node.js asks for this before it looks at the others
     refused: list[str] = []
     for name, value in user:
         reserved = name.startswith(_RESERVED_PREFIX) and name not in _ALLOWED
@@ -80,14 +94,9 @@ def worker_variables(
             refused.append(name)
         else:
             variables[name] = value
-    if variables["PYTHONPATH"] != str(sandbox.WORKSPACE):
-        variables["PYTHONPATH"] = ":".join(filter(None, [variables["PYTHONPATH"], str(sandbox.WORKSPACE)]))
     variables |= {
         "NODUS_FUNCTION": identity.function,
         "NODUS_PROJECT": identity.project,
-        "NODUS_FUNCTION_CONCURRENCY": str(identity.concurrency),
         "NODUS_ATTEMPT": identity.attempt,
-        "NODUS_CODE_DIR": str(sandbox.CODE),
-        "NODUS_RUNTIME_SOCKET": str(sandbox.API_SOCKET),
     }
     return variables, refused

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -83,6 +84,6 @@ async def test_a_host_that_cannot_make_a_sandbox_says_why(prove: Prover, tmp_pat
     refusing = tmp_path / "bwrap"
     refusing.write_text("#!/bin/sh\necho 'No permissions to create new namespace' >&2\nexit 1\n")
     refusing.chmod(0o755)
-    prove.tools = Tools(bwrap=refusing, setpriv=prove.tools.setpriv, filter=prove.tools.filter)
+    prove.tools = dataclasses.replace(prove.tools, bwrap=refusing)
     with pytest.raises(SandboxUnavailableError, match="No permissions to create new namespace"):
         await prove("standard", cgroups=Cgroups([]))

@@ -20,6 +20,7 @@ NODE = """
 import asyncio, os, sys
 from pathlib import Path
 from runtime.host import open_host
+from runtime.plans import SidecarPlan, StartPlan
 from runtime.supervisor import WorkerSupervisor
 from tests.fixtures.eventually import eventually
 from tests.runtime.conftest import LIMITS, Log
@@ -51,6 +52,18 @@ async def main(folder):
         assert api.outcomes["one"]["outcome"] == "Succeeded"
         assert log.text("stdout") == ["1000 0000000000000000 0000000000000000"]
         assert report.ending.exit_code == 0
+        look = ["sh", "-c", "readlink /proc/self/ns/net; id -u; grep CapEff /proc/self/status"]
+        beside = [SidecarPlan(name=name, command=[*look[:2], look[2] + "; exec sleep 600"]) for name in ("a", "b")]
+        log.chunks.clear()
+        supervisor = WorkerSupervisor(
+            host, plan(sidecars=beside, start=StartPlan(command=look)), log, lambda phase: None
+        )
+        host.remove_directory("att_test")
+        report = await supervisor.run(host.attempt_directory("att_test"))
+        print(log.text(), report)
+        assert report.ending.exit_code == 0
+        assert len({line.removeprefix("[a] ").removeprefix("[b] ") for line in log.text("stdout")}) == 3
+        assert len(log.text("stdout")) == 9
         await host.close()
 
 asyncio.run(main(Path(sys.argv[1])))

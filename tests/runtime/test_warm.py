@@ -17,7 +17,7 @@ import pytest
 
 from runtime.environments import Environment
 from runtime.host import Host, HostLimits
-from runtime.plans import WorkerPlan
+from runtime.plans import SidecarPlan, WorkerPlan
 from runtime.process import grant_orders
 from runtime.supervisor import Phase, WorkerReport, WorkerSupervisor
 from runtime.templates import WORKER_START, Template, worker_template
@@ -117,6 +117,16 @@ async def test_user_code_cannot_tell_whether_its_worker_waited(filled: Host, api
     assert "MINE=1" not in warm.pop("started_with")
     assert "MINE=1" in cold.pop("started_with")
     assert warm == cold
+
+
+async def test_a_worker_with_sidecars_is_not_one_that_waited(filled: Host, api: ScriptedApi, log: Log) -> None:
+    """Its network is made before it, and one that waits has a network already."""
+    before = waiting_process(filled).pid
+    api.set_code({"app.py": APP + "@app.function()\ndef target(x):\n    return x * x\n"})
+    api.call("one", 3)
+    await serve(filled, log, api, sidecars=[SidecarPlan(name="beside", command=["sleep", "600"])])
+    assert api.outcomes["one"]["outcome"] == "Succeeded"
+    assert waiting_process(filled).pid == before
 
 
 @pytest.mark.parametrize(
