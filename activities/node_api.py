@@ -17,7 +17,7 @@ import orjson
 
 from controlplane.machinery.quantities import quantity_bytes, quantity_milli
 from runtime.logs import Chunk, SinkRefusedError, SinkUnavailableError
-from runtime.plans import EgressPlan, StartPlan
+from runtime.plans import EgressPlan, SidecarPlan, StartPlan
 
 MESSAGE_CHARACTERS_MAX = 1_000
 _TRY_LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -57,6 +57,7 @@ class Lease:
     egress: EgressPlan = field(default_factory=EgressPlan)
     presets: tuple[str, ...] = ()
     start: StartPlan = field(default_factory=StartPlan)
+    sidecars: tuple[SidecarPlan, ...] = ()
     image: LeasedImage | None = None
     memory_bytes: int | None = None
     cpus: float | None = None
@@ -102,6 +103,7 @@ class NodeApi:
                 init_command=tuple(told["start"]["initCommand"]["command"]),
                 init_seconds_max=told["start"]["initCommand"]["secondsMax"],
             ),
+            sidecars=tuple(_sidecar(sidecar) for sidecar in told.get("sidecars") or ()),
         )
 
     async def report_phase(self, attempt_uid: str, epoch: int, phase: str, guarantees: Mapping[str, Any]) -> None:
@@ -180,6 +182,16 @@ class NodeApi:
         if answer.status_code in _TRY_LATER:
             raise ApiUnavailableError(f"the API says {said}")
         raise ApiRefusedError(f"the API says {said}")
+
+
+def _sidecar(told: Mapping[str, Any]) -> SidecarPlan:
+    return SidecarPlan(
+        name=told["name"],
+        command=tuple(told["command"]),
+        variables=tuple((name, value) for name, value in told["env"]),
+        python=told["python"],
+        start_seconds_max=told["secondsMax"],
+    )
 
 
 def _message(answer: httpx.Response) -> str:

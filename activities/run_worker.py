@@ -197,6 +197,7 @@ class RunWorkerActivities:
             cpus_max=(lease.cpus or 0) * self._settings.worker_cpu_factor or None,
             egress=replace(lease.egress, hosts=[*lease.egress.hosts, *await self._host.indexes.hosts(lease.presets)]),
             start=lease.start,
+            sidecars=lease.sidecars,
         )
 
         async def sink(chunk: Chunk) -> None:

@@ -266,10 +266,10 @@ class Sweeper:
             await self._departures.kill(row, "StartupTimeout" if late else row.drain_reason or "Drained")
 
     async def _start_time(self, row: WorkerRow) -> timedelta:
-        """How long the worker may take to its first claim: what every one has, and the time of its init command."""
+        """How long the worker may take to its first claim: what every one has, and the time of what comes before."""
         function = await self._cache.read(Key("Function", row.org, row.project, row.function))
-        init_seconds_max = worker_start(function["spec"]).init_seconds_max if function is not None else 0
-        return timedelta(seconds=self._settings.worker_start_seconds_max + init_seconds_max)
+        before_seconds_max = worker_start(function["spec"]).before_seconds_max if function is not None else 0
+        return timedelta(seconds=self._settings.worker_start_seconds_max + before_seconds_max)
 
     # Objects.
 

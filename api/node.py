@@ -92,6 +92,7 @@ class NodeRoutes:
         require_node(principal(request))
         wanted = await read_typed(request, LeaseRequest, _BODY_BYTES_MAX)
         lease = await self._leases.lease(request.path_params["uid"], wanted.epoch)
+        start = worker_start(lease.spec)
         told = {
             "token": lease.token,
             "project": lease.project,
@@ -104,7 +105,11 @@ class NodeRoutes:
             "workingDir": lease.spec.get("workingDir"),
             "env": list(lease.variables.items()),
             "egress": egress_policy(lease.spec).to_json(),
-            "start": worker_start(lease.spec).to_json(),
+            "start": start.to_json(),
+            "sidecars": [
+                {**sidecar.to_json(), "env": list(variables.items())}
+                for sidecar, variables in zip(start.sidecars, lease.sidecar_variables, strict=True)
+            ],
         }
         return Response(orjson.dumps(told), media_type="application/json", headers={"Cache-Control": "no-store"})
 

@@ -44,6 +44,8 @@ FAILPOINTS: Mapping[str, str] = MappingProxyType(
         "warm-joined": "A worker has its attempt's sockets and no orders. Both are lost, and the attempt is replaced.",
         "warm-granted": "A worker has its orders and nobody waits for its end. Both are lost, and the attempt is "
         "replaced.",
+        "cold-sidecar": "A sidecar runs and its worker does not. The kernel ends it with its node, and the attempt is "
+        "replaced.",
         "cold-opened": "An attempt has a user, a folder and a group and no worker. The next start of the node takes "
         "them back, and the attempt is replaced.",
     }

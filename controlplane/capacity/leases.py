@@ -18,7 +18,7 @@ from controlplane.clock import Clock, format_time
 from controlplane.errors import ApiError, Reason, not_found
 from controlplane.identity.tokens import TokenHasher, mint_attempt_token
 from controlplane.images.use import CATALOG, use_of
-from controlplane.secrets.environment import NoteSecretUse, SecretReader
+from controlplane.secrets.environment import NoteSecretUse, SecretReader, WorkerEnvironment
 from controlplane.secrets.held import HoldVersions
 from controlplane.store.cache import ObjectCache
 from controlplane.store.contract import Document, Key, Reads, Tx
@@ -48,6 +48,8 @@ class Lease:
     concurrency: int
     spec: Document
     variables: dict[str, str]
+    sidecar_variables: list[dict[str, str]]
+    """Of each sidecar, in the order of the spec."""
     image: Document | None
     """The Image object that its Function names, built; None for an image of the catalog."""
 
@@ -89,17 +91,19 @@ class AttemptLeases:
         if revision != row["pool"]:
             # Its Function changed since it was decided on: it is what it is made of.
             await self._writer.write(_NoteRevision(attempt, revision))
-        environment = await self._secrets.environment(row["org"], row["project"], function["spec"])
+        environments = await self._environments(key, function["spec"])
         minted = await mint_attempt_token(
             self._database, self._hasher, attempt=attempt, epoch=epoch, now=self._clock.now()
         )
         if minted is None:
             raise _over(attempt)
         failpoints.reach("worker-leased")
-        if environment.versions:
-            await self._writer.write(HoldVersions(attempt, environment.secrets, environment.versions))
-        if environment.secrets:
-            await self._writer.write(NoteSecretUse(environment.secrets))
+        used = tuple(dict.fromkeys(secret for environment in environments for secret in environment.secrets))
+        versions = {version for environment in environments for version in environment.versions}
+        if versions:
+            await self._writer.write(HoldVersions(attempt, used, sorted(versions)))
+        if used:
+            await self._writer.write(NoteSecretUse(used))
         return Lease(
             token=minted[0],
             project=row["project"],
@@ -107,9 +111,15 @@ class AttemptLeases:
             function_uid=row["function_uid"],
             concurrency=row["concurrency"],
             spec=function["spec"],
-            variables=environment.variables,
+            variables=environments[0].variables,
+            sidecar_variables=[environment.variables for environment in environments[1:]],
             image=image,
         )
+
+    async def _environments(self, function_key: Key, spec: Document) -> list[WorkerEnvironment]:
+        """That of the worker, then those of its sidecars, which have their own variables and none of the worker's."""
+        specs = [spec, *({"env": sidecar.get("env")} for sidecar in spec.get("sidecars") or ())]
+        return [await self._secrets.environment(function_key.org, function_key.project, one) for one in specs]
 
     async def _image(self, function_key: Key, spec: Document) -> Document | None:
         """The Image that a Function names; Unavailable while it is not built, which the autoscaler waits for."""

@@ -163,8 +163,16 @@ async def _check_variables(old: Document | None, new: Document, context: Admissi
 
 def _literals(spec: Document) -> dict[str, str]:
     """The values of variables that are written down in a spec, by field."""
-    variables = enumerate(spec.get("env", ()))
-    return {f"spec.env[{index}].value": variable["value"] for index, variable in variables if "value" in variable}
+    return {f"{field}.value": variable["value"] for field, variable in _variables(spec) if "value" in variable}
+
+
+def _variables(spec: Document) -> Iterator[tuple[str, Document]]:
+    """Every variable of a spec by field, those of what runs beside the worker included."""
+    for index, variable in enumerate(spec.get("env", ())):
+        yield f"spec.env[{index}]", variable
+    for number, sidecar in enumerate(spec.get("sidecars", ())):
+        for index, variable in enumerate(sidecar.get("env", ())):
+            yield f"spec.sidecars[{number}].env[{index}]", variable
 
 
 async def _python_problems(old: Document | None, new: Document, context: AdmissionContext) -> list[Cause]:
@@ -187,10 +195,10 @@ def _references(spec: Document) -> Iterator[tuple[str, str, str]]:
         yield "Image", spec["imageRef"], "spec.imageRef"
     for index, mount in enumerate(spec.get("secrets", ())):
         yield "Secret", mount["name"], f"spec.secrets[{index}].name"
-    for index, variable in enumerate(spec.get("env", ())):
+    for field, variable in _variables(spec):
         reference = variable.get("valueFrom", {}).get("secretKeyRef")
         if reference:
-            yield "Secret", reference["name"], f"spec.env[{index}].valueFrom.secretKeyRef.name"
+            yield "Secret", reference["name"], f"{field}.valueFrom.secretKeyRef.name"
 
 
 def _image_cell(document: Document, now: datetime) -> str | int:
@@ -212,7 +220,6 @@ def _uses(path: str) -> Callable[[Document], bool]:
     return lambda spec: bool(value_at(spec, path))
 
 
-_IN_FUNCTION = "Do it inside the function, or in its class's `@enter` method."
 UNOFFERED = (
     Unoffered("spec.cluster", _uses("cluster"), "Leave `cluster` out; each call runs on one machine."),
     Unoffered("spec.volumes", _uses("volumes"), "Leave `volumes` out; pass data as arguments and results."),
@@ -228,7 +235,11 @@ UNOFFERED = (
         lambda spec: bool(spec.get("args")) and not spec.get("command"),
         "Set `command` as well; the public worker takes no arguments.",
     ),
-    Unoffered("spec.sidecars", _uses("sidecars"), _IN_FUNCTION),
+    Unoffered(
+        "spec.sidecars.image",
+        lambda spec: any("image" in one and not is_offered(one["image"]) for one in spec.get("sidecars", ())),
+        f"Leave it out to use the image of the worker. {CATALOG_ADVICE}",
+    ),
     Unoffered(
         "spec.recovery.continuity",
         lambda spec: spec["recovery"]["continuity"] == "Checkpointed",

@@ -165,7 +165,9 @@ class Sidecar(ApiModel):
     command: Argv = Field(description="The command and its arguments.")
     image: ImageReference | None = Field(default=None, description="Its image; unset takes that of the worker.")
     env: Env | None = Field(default=None, max_length=ENV_MAX, description="Its environment variables.")
-    startup_timeout: Duration | None = Field(default=None, description="How long it may take to be ready.")
+    startup_timeout: Annotated[Duration, *duration_between("1s", "30m")] | None = Field(
+        default=None, description="How long its process may take to begin, at most 30m."
+    )
 
 
 Sidecars = Annotated[list[Sidecar], unique_by(lambda item: str(item.name), ".name"), list_map("name")]

@@ -6,6 +6,7 @@ worker's process only.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -196,7 +197,8 @@ def _reference(entry: Mapping[str, Any]) -> Mapping[str, str] | None:
 
 
 def _secret_names(spec: Mapping[str, Any]) -> list[str]:
-    references = map(_reference, spec.get("env") or ())
+    sidecars = (sidecar.get("env") or () for sidecar in spec.get("sidecars") or ())
+    references = map(_reference, itertools.chain(spec.get("env") or (), *sidecars))
     names = [mount["name"] for mount in spec.get("secrets") or ()]
     return list(dict.fromkeys([*names, *(reference["name"] for reference in references if reference is not None)]))
 

@@ -11,7 +11,9 @@ import pytest
 
 from controlplane.capacity.revision import pool_revision
 from controlplane.images.use import CATALOG
-from tests.fixtures.app import ServedApi
+from controlplane.secrets.environment import SecretReader
+from controlplane.secrets.sealing import SecretSealer
+from tests.fixtures.app import FUNCTION, ServedApi
 from tests.fixtures.plane import PutObject, insert_attempt
 
 GUARANTEES = {
@@ -72,6 +74,40 @@ async def test_a_lease_holds_all_a_worker_needs(project: ServedApi, node: httpx.
     assert lease["egress"] == {"policy": "Open", "hosts": [], "presets": []}
     secret = (await project.client.get(f"{project.path}/secrets/s")).json()
     assert secret["status"]["lastUsedTime"]
+
+
+async def test_a_lease_tells_of_sidecars_with_variables_of_their_own(
+    project: ServedApi, node: httpx.AsyncClient
+) -> None:
+    await project.create("secrets", {"metadata": {"name": "s"}, "spec": {"stringData": {"TOKEN": "correct-horse"}}})
+    reference = {"secretKeyRef": {"name": "s", "key": "TOKEN"}}
+    sidecar = {"name": "proxy", "command": ["serve"], "env": [{"name": "KEY", "valueFrom": reference}]}
+    function = await project.function(env=[{"name": "A", "value": "1"}], sidecars=[sidecar])
+    core = project.core
+    reader = SecretReader(core.database, core.cache, SecretSealer(core.settings.secret_key))
+    redact = await reader.redactor(function["metadata"]["uid"])
+    assert "correct-horse" not in str(redact("it said correct-horse"))
+    uid = await attempt_of(project, function)
+    lease = (await node.post(f"/node/v1/attempts/{uid}/lease", json={"epoch": 1})).json()
+    told = {"name": "proxy", "command": ["serve"], "python": None, "secondsMax": 60, "env": [["KEY", "correct-horse"]]}
+    assert (lease["env"], lease["sidecars"]) == ([["A", "1"]], [told])
+    held = await project.core.database.fetch("SELECT version FROM attempt_secrets WHERE attempt = $1", uid)
+    assert [row["version"] for row in held] == [1]
+
+
+async def test_a_sidecar_names_nothing_that_is_not_there_and_shows_no_secret(project: ServedApi) -> None:
+    await project.create("secrets", {"metadata": {"name": "s"}, "spec": {"stringData": {"T": "correct-horse"}}})
+    missing = {"name": "A", "valueFrom": {"secretKeyRef": {"name": "gone", "key": "T"}}}
+    shown = {"name": "A", "value": "correct-horse"}
+    for variable, field in (
+        (missing, "spec.sidecars[0].env[0].valueFrom.secretKeyRef.name"),
+        (shown, "spec.sidecars[0].env[0].value"),
+    ):
+        spec = {**FUNCTION, "sidecars": [{"name": "a", "command": ["b"], "env": [variable]}]}
+        body = {"metadata": {"name": "g"}, "spec": spec}
+        response = await project.client.post(f"{project.path}/functions", json=body)
+        assert response.status_code == 422
+        assert [cause["field"] for cause in response.json()["details"]["causes"]] == [field]
 
 
 async def test_the_token_of_a_lease_is_its_worker(project: ServedApi, node: httpx.AsyncClient) -> None:

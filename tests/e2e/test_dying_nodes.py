@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(900)]
 
 WAITING = 1
 """Workers that the node keeps: with more, the one that is looked for would not always be the next one made."""
-MADE_AHEAD = ("warm-opened", "warm-made", "cold-opened")
+MADE_AHEAD = ("warm-opened", "warm-made", "cold-opened", "cold-sidecar")
 TAKEN = ("warm-taken", "warm-joined", "warm-granted")
 """A supervisor gives up a process that dies five times within a minute, so each system goes through a few of them."""
 
@@ -54,7 +54,9 @@ async def test_a_node_that_dies_in_a_start_leaves_nothing_and_its_call_ends(
         (tmp_path / "failpoints" / point).write_text("die")
         # What runs before its worker cannot run in one that waits, so this start is a cold one.
         before_it = ["true"] if point.startswith("cold-") else None
-        patch = {"spec": {"state": "Running", "initCommand": before_it and {"command": before_it}}}
+        beside_it = [{"name": "beside", "command": ["sleep", "600"]}] if point == "cold-sidecar" else None
+        init = before_it and {"command": before_it}
+        patch = {"spec": {"state": "Running", "initCommand": init, "sidecars": beside_it}}
         mortal.kubectl("patch", "function/pool-say", "--type=merge", "-p", json.dumps(patch))
         name = mortal.python(SPAWN.format(function="say", argument=point)).strip()
         await eventually(taken_file(tmp_path / "failpoints", point).exists, within=120)

@@ -17,8 +17,12 @@ CALL = 'import nodus; print(nodus.Function.from_name("prepared", "made").remote(
 SPAWN = 'import nodus; nodus.Function.from_name("prepared", "made").spawn()'
 
 
-def patch(system: System, **spec: Any) -> None:
-    system.kubectl("patch", f"function/{FUNCTION}", "--type=merge", "-p", json.dumps({"spec": spec}))
+ASK = CALL.replace("made", "asked")
+SERVE = "echo $WORD > word; exec python -m http.server --bind 127.0.0.1 8000"
+
+
+def patch(system: System, function: str = FUNCTION, **spec: Any) -> None:
+    system.kubectl("patch", f"function/{function}", "--type=merge", "-p", json.dumps({"spec": spec}))
 
 
 async def test_commands_of_a_function_run_and_a_failed_one_is_told_with_its_output(system: System) -> None:
@@ -41,5 +45,29 @@ async def test_commands_of_a_function_run_and_a_failed_one_is_told_with_its_outp
         failed = [a for a in system.objects("attempts") if a["status"].get("reason") == "StartFailed"]
         assert failed
         assert {attempt["status"]["message"] for attempt in failed} == {"its init command exited with code 3"}
+    finally:
+        system.nodus("delete", "app/prepared")
+
+
+async def test_a_call_asks_a_sidecar_and_the_end_of_one_is_told_by_name(system: System) -> None:
+    system.nodus("deploy", str(APPS / "prepared" / "prepared.py"))
+    try:
+        beside = {"name": "web", "command": ["sh", "-c", SERVE], "env": [{"name": "WORD", "value": "hello"}]}
+        patch(system, "prepared-asked", sidecars=[beside])
+        assert system.python(ASK) == "hello\n"
+        logged = system.nodus("logs", "function/prepared-asked")
+        assert "[web] 127.0.0.1" in logged
+        assert "GET /word" in logged
+        patch(system, "prepared-asked", sidecars=[{**beside, "command": ["sh", "-c", "exit 3"]}])
+        system.python(SPAWN.replace("made", "asked"))
+
+        def told() -> str | None:
+            [found] = system.objects("functions", fieldSelector="metadata.name=prepared-asked")
+            message: str = found["status"]["message"]
+            return message if "sidecar" in message else None
+
+        assert "because its sidecar 'web' exited with code 3" in await eventually(told, within=120)
+        failed = [a for a in system.objects("attempts") if "sidecar" in a["status"].get("message", "")]
+        assert {attempt["status"]["reason"] for attempt in failed} == {"StartFailed"}
     finally:
         system.nodus("delete", "app/prepared")

@@ -122,6 +122,12 @@ EDGES: list[tuple[str, list[Any], list[Any]]] = [
         ],
     ),
     ("initCommand", [{"command": ["a"], "timeout": "30m"}], [{"command": ["a"], "timeout": "31m"}, {"command": []}]),
+    (
+        "sidecars",
+        [[{"name": "s", "command": ["a"], "startupTimeout": "30m"}]],
+        [[{"name": "s"}], [{"command": ["a"]}], [{"name": "s", "command": ["a"], "startupTimeout": "31m"}]],
+    ),
+    ("sidecars", [[{"name": "s", "command": ["a"]}]], [[{"name": "s", "command": ["a"]}] * 2]),
     ("workingDir", ["/", "/a/b"], ["a", "", "/a/../b"]),
     ("env", [[], [{"name": "A", "value": "x" * 32_768}]], [[{"name": "A", "value": "x" * 32_769}], [{"name": ""}]]),
     ("env", [[{"name": f"A{n}"} for n in range(512)]], [[{"name": f"A{n}"} for n in range(513)]]),
@@ -213,8 +219,6 @@ UNOFFERED_EDGES: list[tuple[str, list[Any], list[Any]]] = [
         ],
     ),
     ("connections", [["a"]], [["A"], "a"]),
-    ("sidecars", [[{"name": "s", "command": ["a"], "startupTimeout": "1m"}]], [[{"name": "s"}], [{"command": ["a"]}]]),
-    ("sidecars", [[{"name": "s", "command": ["a"]}]], [[{"name": "s", "command": ["a"]}] * 2]),
     (
         "resources.gpu",
         ["H100", {"type": ["a"] * 8, "count": 8, "minMemory": "80Gi", "interconnect": "NVLink"}],
@@ -258,6 +262,7 @@ def test_what_is_not_offered_is_still_told_from_what_is_wrong(path: str, good: l
         ("imagePullSecrets", ["x"], "spec.imagePullSecrets"),
         ("recovery", {"continuity": "Checkpointed"}, "spec.recovery.continuity"),
         ("placement", {"community": True}, "spec.placement.community"),
+        ("sidecars", [{"name": "s", "command": ["a"], "image": "redis:7"}], "spec.sidecars.image"),
     ],
 )
 def test_what_is_not_offered_names_its_field_and_another_way(field: str, value: Any, told: str) -> None:

@@ -159,9 +159,14 @@ def test_a_required_field_that_is_null_is_missing() -> None:
     assert causes(error)["spec.python"].reason == "FieldValueRequired"
 
 
+FOREIGN = {"name": "a", "command": ["b"], "image": "docker.io/library/redis"}
+
+
 def test_what_is_not_offered_is_unsupported_with_advice_for_each_part() -> None:
     with pytest.raises(ApiError) as error:
-        validated_spec(FUNCTION, function_spec(serviceAccountName="a", resources={"gpu": "H100"}), name="f")
+        validated_spec(
+            FUNCTION, function_spec(serviceAccountName="a", resources={"gpu": "H100"}, sidecars=[FOREIGN]), name="f"
+        )
     found = causes(error, Reason.UNSUPPORTED)
-    assert set(found) == {"spec.serviceAccountName", "spec.resources.gpu"}
+    assert set(found) == {"spec.serviceAccountName", "spec.resources.gpu", "spec.sidecars.image"}
     assert "Leave `gpu` out" in found["spec.resources.gpu"].message
