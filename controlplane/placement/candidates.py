@@ -1,0 +1,69 @@
+"""What placement chooses from: the offerings of a price book, and the hosts of this server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from controlplane.ledger.pricebook import PriceBook, PricedOffering
+from controlplane.machinery.quantities import parse_duration, parse_money, quantity_bytes, quantity_milli
+from controlplane.placement.demand import normalised
+
+LOCAL = "local"
+"""The class of this server's own hosts, at the flat rate."""
+_STARTUP_SECONDS = 2.0
+"""Of a class whose book tells none, and of a local host: what a sandbox, an interpreter and the user's imports take."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One class of capacity. None of a host's sizes is known where it is None, and then any floor fits."""
+
+    name: str
+    rate_micro_usd_per_hour: int
+    region_class: str
+    cpu_milli: int | None = None
+    memory_bytes: int | None = None
+    disk_bytes: int | None = None
+    gpu_count: int = 0
+    gpu_variants: frozenset[str] = frozenset()
+    """Normalised names of exactly this accelerator."""
+    gpu_family: str = ""
+    gpu_memory_bytes: int = 0
+    nvlink: bool = False
+    interruptible: bool = False
+    interruptions_per_hour: float = 0.0
+    startup_seconds_p50: float = _STARTUP_SECONDS
+    available: bool = True
+    """Whether this server has a host of the class; one that it has not is for planning."""
+
+
+def local_candidate(rate_micro_usd_per_hour: int) -> Candidate:
+    """The hosts of this server: whatever is created runs there, and nothing takes them back."""
+    return Candidate(name=LOCAL, rate_micro_usd_per_hour=rate_micro_usd_per_hour, region_class=LOCAL)
+
+
+def book_candidates(book: PriceBook | None) -> Sequence[Candidate]:
+    """The classes of a book, none without one."""
+    return [_priced(offering) for offering in book.offerings] if book is not None else []
+
+
+def _priced(offering: PricedOffering) -> Candidate:
+    host, gpu = offering.host, offering.accelerator
+    return Candidate(
+        name=offering.name,
+        rate_micro_usd_per_hour=parse_money(offering.rate_usd_per_hour),
+        region_class=offering.region_class,
+        cpu_milli=quantity_milli(host.cpu),
+        memory_bytes=quantity_bytes(host.memory),
+        disk_bytes=quantity_bytes(host.disk) if host.disk is not None else None,
+        gpu_count=offering.count,
+        gpu_variants=frozenset(map(normalised, (gpu.id, gpu.display_name))) if gpu is not None else frozenset(),
+        gpu_family=normalised(gpu.family) if gpu is not None else "",
+        gpu_memory_bytes=quantity_bytes(gpu.memory) if gpu is not None else 0,
+        nvlink=(offering.interconnect or "").casefold() == "nvlink",
+        interruptible=offering.interruptible,
+        interruptions_per_hour=float(offering.interruptions_per_hour or 0),
+        startup_seconds_p50=parse_duration(offering.startup.p50) if offering.startup is not None else _STARTUP_SECONDS,
+        available=offering.available > 0,
+    )
