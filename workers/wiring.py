@@ -17,7 +17,9 @@ from controlplane.calls.dispatcher import Dispatcher
 from controlplane.calls.hooks import FunctionCallHooks
 from controlplane.calls.waiting import WaitingClaims
 from controlplane.clock import Clock
+from controlplane.identity.api_keys import ApiKeyHooks
 from controlplane.identity.owners import MemberHooks
+from controlplane.identity.tokens import TokenHasher
 from controlplane.kinds.registry import KINDS
 from controlplane.ledger.pricebook import PriceBook, load_books
 from controlplane.resources import Resources, build
@@ -92,7 +94,7 @@ async def open_core(settings: Settings) -> AsyncIterator[Core]:
             cache=cache,
             feed=feed,
             kinds=KINDS,
-            hooks=kind_hooks(sealer),
+            hooks=kind_hooks(sealer, TokenHasher(settings.secret_key)),
             blob_exists=blobs.exists,
             secrets_holding=secrets.holding,
             settings=settings,
@@ -116,6 +118,11 @@ async def open_core(settings: Settings) -> AsyncIterator[Core]:
         )
 
 
-def kind_hooks(sealer: SecretSealer) -> Mapping[str, KindHooks]:
+def kind_hooks(sealer: SecretSealer, hasher: TokenHasher) -> Mapping[str, KindHooks]:
     """What some kinds do inside the transaction of a generic verb; the others do nothing."""
-    return {"FunctionCall": FunctionCallHooks(), "Secret": SecretHooks(sealer), "Member": MemberHooks()}
+    return {
+        "FunctionCall": FunctionCallHooks(),
+        "Secret": SecretHooks(sealer),
+        "Member": MemberHooks(),
+        "APIKey": ApiKeyHooks(sealer, hasher),
+    }

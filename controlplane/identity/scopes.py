@@ -82,21 +82,22 @@ def require(principal: Principal, resource: str | None, verb: Verb, project: str
 
 def require_object(principal: Principal, kind: Kind, verb: Verb, project: str, name: str) -> None:
     """Refuse unless the principal may do `verb` to what a path addresses; `project` and `name` are empty when it has
-    none. A project is visible to those who may act in it, and made by those who may act in all."""
+    none. A project is visible to those who may act in it."""
     require(principal, kind.scope_resource, verb, (name if kind.is_project else project) or None)
-    if kind.is_project and verb is Verb.CREATE and not principal.all_projects:
+    if verb in kind.verbs_of_all_projects and not principal.all_projects:
         raise ApiError(
             Reason.FORBIDDEN,
-            f"this credential is limited to projects, so it may not create {kind.plural}",
-            details={"missingScope": f"{kind.scope_resource}:write"},
+            f"this credential is limited to projects, so it may not {verb.value} {kind.plural}",
+            details={"missingScope": f"{kind.scope_resource}:{access_of(verb)}"},
             fix="Use a key for all projects.",
         )
 
 
 def require_change(principal: Principal, kind: Kind, document: Document) -> None:
-    """Refuse unless the principal may change or delete this object, given that it may those of its kind."""
+    """Refuse unless the principal may change or delete this object, given that it may those of its kind; what belongs
+    to others is for credentials of all projects."""
     scope = kind.scope_to_change(document, principal) if kind.scope_to_change is not None else ""
-    if scope and not covers(principal.scopes, scope):
+    if scope and not (principal.all_projects and covers(principal.scopes, scope)):
         name = document["metadata"]["name"]
         raise _forbidden(f'this credential may not change {kind.plural}.{kind.group} "{name}"', scope)
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from controlplane.errors import ApiError, Reason
 from controlplane.machinery.kind import AdmissionContext, Caller
-from controlplane.machinery.scope_grammar import covers
+from controlplane.machinery.scope_grammar import ALL, covers
 
 
 def check_given(context: AdmissionContext, scopes: Collection[str]) -> None:
@@ -16,6 +16,17 @@ def check_given(context: AdmissionContext, scopes: Collection[str]) -> None:
     missing = sorted(scope for scope in scopes if not covers(context.caller.scopes, scope))
     if missing:
         raise may_not(f"give the scope `{missing[0]}`, which it does not have", missing[0])
+
+
+def check_reachable(context: AdmissionContext, projects: Collection[str]) -> None:
+    """403 when the caller may not act in each of the projects itself, whether they exist or not."""
+    caller = context.caller
+    if caller is None or ALL in caller.projects:
+        return
+    beyond = sorted(set(projects) - caller.projects)
+    if beyond:
+        told = "all projects" if beyond[0] == ALL else f'project "{beyond[0]}"'
+        raise may_not(f"give access to {told}, which it does not have", ALL)
 
 
 def has(caller: Caller | None, scope: str) -> bool:

@@ -13,7 +13,17 @@ from pydantic import Field
 from controlplane.kinds.granting import check_given
 from controlplane.kinds.roles import SCOPES_OF_ROLE, Role
 from controlplane.machinery.conditions import Condition, Conditions, with_condition
-from controlplane.machinery.kind import ALL_VERBS, AdmissionContext, Caller, Column, Document, Kind, Scope, Verb
+from controlplane.machinery.kind import (
+    ALL_VERBS,
+    READ_VERBS,
+    AdmissionContext,
+    Caller,
+    Column,
+    Document,
+    Kind,
+    Scope,
+    Verb,
+)
 from controlplane.machinery.model import ApiModel
 from controlplane.machinery.scope_grammar import ALL
 from controlplane.machinery.table import AGE_COLUMN, NAME_COLUMN, text_at
@@ -79,5 +89,6 @@ MEMBER = Kind(
     strategy=MemberStrategy(),
     scope_to_change=_scope_to_change,
     project_field="",
+    verbs_of_all_projects=ALL_VERBS - READ_VERBS,
     scope_resource="members",
 )

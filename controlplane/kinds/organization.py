@@ -39,5 +39,6 @@ ORGANIZATION = Kind(
     selectable_fields=("status.phase",),
     strategy=ProjectStrategy(),
     project_field="",
+    verbs_of_all_projects=frozenset({Verb.PATCH, Verb.UPDATE}),
     scope_resource="organizations",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from controlplane.machinery.conditions import Condition, Conditions, with_condition
-from controlplane.machinery.kind import ALL_VERBS, AdmissionContext, Document, Kind, Scope
+from controlplane.machinery.kind import ALL_VERBS, AdmissionContext, Document, Kind, Scope, Verb
 from controlplane.machinery.model import ApiModel
 from controlplane.machinery.table import AGE_COLUMN, NAME_COLUMN, PHASE_COLUMN
 
@@ -51,5 +51,6 @@ PROJECT = Kind(
     deletion_finalizer="nodus.dev/contents",
     strategy=ProjectStrategy(),
     project_field="metadata.name",
+    verbs_of_all_projects=frozenset({Verb.CREATE}),
     scope_resource="projects",
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from controlplane.kinds.api_key import API_KEY
 from controlplane.kinds.app import APP
 from controlplane.kinds.attempt import ATTEMPT
 from controlplane.kinds.event import EVENT
@@ -22,7 +23,20 @@ from controlplane.kinds.project import PROJECT
 from controlplane.kinds.secret import SECRET
 from controlplane.machinery.kind import Kind
 
-_ROWS = (APP, FUNCTION, FUNCTION_CALL, ATTEMPT, IMAGE, SECRET, PROJECT, EVENT, OFFERING, ORGANIZATION, MEMBER)
+_ROWS = (
+    APP,
+    FUNCTION,
+    FUNCTION_CALL,
+    ATTEMPT,
+    IMAGE,
+    SECRET,
+    PROJECT,
+    EVENT,
+    OFFERING,
+    ORGANIZATION,
+    MEMBER,
+    API_KEY,
+)
 
 KINDS: Mapping[str, Kind] = MappingProxyType({kind.kind: kind for kind in _ROWS})
 """Every kind by its name (`FunctionCall`)."""

@@ -223,6 +223,8 @@ class Kind:
     """The selectable field that names the project an object belongs to, or for a kind of the organisation is about.
     A key that is limited to projects sees and changes only objects of these. Empty for what is about no project
     and shown to every key."""
+    verbs_of_all_projects: frozenset[Verb] = frozenset()
+    """Verbs that a credential for some projects may not use, because they reach beyond any project."""
     scope_to_change: Callable[[Document, Caller], str] | None = None
     """The scope that a change or delete of this object needs beyond its kind's, or "" (an Owner, another's key)."""
     scope_resource: str | None = None

@@ -77,7 +77,8 @@ class Creator:
             answer = await self._write(kind, [_creation(kind, project, admitted, caller)], options, as_list=False)
             return replace(answer, etag=etag) if options.dry_run else answer
 
-        return await self._once(options, attempt)
+        answer = await self._once(options, attempt)
+        return replace(answer, body=self._hooks[kind.kind].revealed(answer.body))
 
     async def create_many(
         self, kind: Kind, project: str, bodies: Sequence[Document], caller: Principal, options: CreateOptions

@@ -129,7 +129,7 @@ class Create:
                 document = tx.put(creation.key, document)
                 self._hooks.created(tx, creation.key, document)
                 created = True
-            documents.append(document)
+            documents.append(self._hooks.answered(tx, creation.key, document))
         answer = Answer(HTTP_CREATED if created else HTTP_OK, self._body(documents))
         if self._keyed is not None:
             keep_answer(tx, self._keyed, answer)

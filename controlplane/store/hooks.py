@@ -28,6 +28,12 @@ class KindHooks(Protocol):
     def created(self, tx: Tx, key: Key, document: Document) -> None:
         """The object was put as `document` (with its resourceVersion). Must not raise."""
 
+    def answered(self, tx: Tx, key: Key, document: Document) -> Document:
+        """What the answer to a create says of the object, and is kept of it under its Idempotency-Key."""
+
+    def revealed(self, body: bytes) -> bytes:
+        """An answer to a create, first or repeated, as its caller gets it; what is kept may be sealed."""
+
     def differences(self, tx: Tx, key: Key, stored: Document, proposed: Document) -> list[str]:
         """The paths under `spec` in which a named create differs from the stored object; empty returns that object."""
 
@@ -66,6 +72,12 @@ class PlainHooks:
 
     def created(self, tx: Tx, key: Key, document: Document) -> None:
         return None
+
+    def answered(self, tx: Tx, key: Key, document: Document) -> Document:
+        return document
+
+    def revealed(self, body: bytes) -> bytes:
+        return body
 
     def differences(self, tx: Tx, key: Key, stored: Document, proposed: Document) -> list[str]:
         return differing_paths(stored.get("spec"), proposed.get("spec"), "spec")

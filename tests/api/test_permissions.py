@@ -36,6 +36,7 @@ WORDS = {
     "offerings": None,
     "organizations": "organizations",
     "members": "members",
+    "apikeys": "apikeys",
 }
 """The resource word of each kind's scopes; None for what every key of the organisation may read and none may write."""
 OTHER_SCOPES = {
@@ -44,12 +45,20 @@ OTHER_SCOPES = {
     ("functions", "cancels"): "claim",
 }
 """What subresources need that differs from their kind."""
+_WORK = ("apps", "functions", "functioncalls", "images", "secrets", "apikeys")
 WRITES = {
     Role.VIEWER: (),
-    Role.MEMBER: ("apps", "functions", "functioncalls", "images", "secrets"),
-    Role.ADMIN: ("apps", "functions", "functioncalls", "images", "secrets", "projects", "members"),
-    Role.OWNER: ("apps", "functions", "functioncalls", "images", "secrets", "projects", "members", "organizations"),
+    Role.MEMBER: _WORK,
+    Role.ADMIN: (*_WORK, "projects", "members"),
+    Role.OWNER: (*_WORK, "projects", "members", "organizations"),
 }
+WHOLE_ORGANISATION = {
+    "projects": ("create",),
+    "organizations": ("patch", "update"),
+    "members": ("create", "patch", "update", "delete"),
+    "apikeys": ("get", "list", "watch", "patch", "update"),
+}
+"""What a key for some projects may not do, whatever its scopes."""
 WORKER_SCOPES = ("functions:read", "functioncalls:read", "functioncalls:write", "apps:read")
 BLOBS = ("functioncalls", "apps", "functions", "images")
 READS = ("get", "list", "watch")
@@ -70,7 +79,7 @@ class Asked:
     answer: int
     project: bool = False
     """Whether it is about the project of the test."""
-    makes_projects: bool = False
+    whole_org: bool = False
     body: Any = None
 
 
@@ -105,7 +114,7 @@ def of_kind(kind: Kind) -> Iterator[Asked]:
             needs(verb.value) if served else "any",
             answer if served else 405,
             project=served and (inside or (is_project and one)),
-            makes_projects=served and is_project and verb is Verb.CREATE,
+            whole_org=served and verb.value in WHOLE_ORGANISATION.get(kind.plural, ()),
             body=body,
         )
     if inside:
@@ -122,6 +131,7 @@ def of_kind(kind: Kind) -> Iterator[Asked]:
                 wanted,
                 404,
                 project=inside or is_project,
+                whole_org=word_of_verb in WHOLE_ORGANISATION.get(kind.plural, ()),
                 body=sent,
             )
 
@@ -202,7 +212,7 @@ class Caller:
             return 401
         if not self.has(asked.needs):
             return 403
-        if "*" not in self.projects and (asked.project or asked.makes_projects):
+        if "*" not in self.projects and (asked.project or asked.whole_org):
             return 403
         if self.org != "default" and asked.project and asked.answer != 405:
             return 404 if asked.needs != "key" or "events" not in asked.path else 200

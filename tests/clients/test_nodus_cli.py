@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from activities.offerings import PublishOfferings
 from controlplane.ledger.pricebook import load_books
 from tests.api.test_access import key
 from tests.fixtures.clients import SCRIPTS, ClientSide, Finished
+from tests.fixtures.eventually import eventually
 
 EXAMPLE_BOOK = Path(__file__).resolve().parents[2] / "deploy" / "pricebooks" / "example.yaml"
 WIDE = "APP IMAGE GPU MIN MAX"
@@ -117,3 +119,25 @@ async def test_gpus_are_listed_with_their_prices_and_by_every_filter(
     token = (await key(client_side.api, ["functions:read"], [client_side.project]))["Authorization"]
     limited = replace(client_side, api=replace(client_side.api, key=token.removeprefix("Bearer ")))
     assert len((await nodus(limited, f"get gpus {filters}")).stdout.splitlines()) == 1 + len(rows)
+
+
+async def test_a_key_is_created_used_listed_and_revoked(side: ClientSide) -> None:
+    name = f"ci-{secrets.token_hex(4)}"
+    line = f"create apikey {name} --scopes functions:read --projects {side.project} --expires 720h --description CI"
+    token = re.search(r"nodus_[\w-]{43}", (await nodus(side, line)).stdout)
+    assert token is not None
+    limited = replace(side, api=replace(side.api, key=token[0]))
+    assert re.search(r"Scopes: +functions:read", (await nodus(limited, "whoami")).stdout)
+    assert "function/f" in (await nodus(limited, "get functions -o name")).stdout.replace(".nodus.dev", "")
+    heading, *rows = (await nodus(side, "get apikeys")).stdout.splitlines()
+    assert heading.split() == ["NAME", "PREFIX", "SCOPES", "PROJECTS", "EXPIRES", "LAST", "USED", "AGE"]
+    [row] = [row for row in rows if row.startswith(name)]
+    assert token[0][:12] in row
+    assert token[0] not in row
+    await nodus(side, f"delete apikey {name}")
+
+    async def is_refused() -> bool:
+        refused = await nodus(limited, "whoami", check=False)
+        return refused.code != 0 and "Unauthorized" in refused.stderr
+
+    await eventually(is_refused, within=60)

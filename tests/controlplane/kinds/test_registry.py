@@ -12,13 +12,14 @@ from controlplane.machinery.meta import is_reserved, select_fields
 from tests.fixtures.admission import NOW, ProjectInMemory, call_body, function_body
 
 ROWS = pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.kind)
-ABOUT_NO_PROJECT = {"Offering", "Organization", "Member"}
+ABOUT_NO_PROJECT = {"Offering", "Organization", "Member", "APIKey"}
 READABLE_BY_ALL = {"Attempt", "Event", "Offering"}
 VERBS = {
     # Made by operators.
     "Organization": READ_VERBS | {Verb.PATCH, Verb.UPDATE},
     # Each delete is judged by the object.
     "Member": ALL_VERBS - {Verb.DELETE_COLLECTION},
+    "APIKey": ALL_VERBS - {Verb.DELETE_COLLECTION},
 }
 EXAMPLES: dict[str, dict[str, Any]] = {
     "App": {"metadata": {"name": "hello"}, "spec": {}},
@@ -39,6 +40,11 @@ WRITTEN_BY_THE_SERVER: dict[str, dict[str, Any]] = {
         },
         "spec": {"slot": "0", "epoch": 1},
         "status": {"phase": "Running"},
+    },
+    "APIKey": {
+        "metadata": {"name": "ci", "creationTimestamp": "2026-11-29T11:17:42Z"},
+        "spec": {"scopes": ["apps:read"]},
+        "status": {"phase": "Ready", "prefix": "nodus_abcdef", "scopes": ["apps:read"], "projects": ["*"]},
     },
     "Event": {
         "metadata": {"name": "evt_1", "creationTimestamp": "2026-11-29T11:17:42Z"},
@@ -139,7 +145,7 @@ async def test_the_status_of_a_new_object_is_one_of_its_model(name: str, memory:
 
 def test_what_is_about_no_single_project_belongs_to_the_organisation() -> None:
     of_org = {kind.kind for kind in KINDS.values() if kind.scope is Scope.ORG}
-    assert of_org == {"Project", "Event", "Offering", "Organization", "Member"}
+    assert of_org == {"Project", "Event", "Offering", "Organization", "Member", "APIKey"}
 
 
 def test_what_outlives_its_delete_is_held_by_a_finalizer() -> None:
