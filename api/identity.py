@@ -44,7 +44,7 @@ class IdentityRoutes:
             "user": caller.user_uuid,
             "email": caller.email,
             "role": caller.role,
-            "serviceAccount": None if caller.kind is PrincipalKind.USER else caller.label,
+            "serviceAccount": None if caller.kind is PrincipalKind.USER else caller.account or caller.label,
         }
         told |= {name: value for name, value in optional.items() if value is not None}
         return Response(orjson.dumps(told), media_type="application/json")

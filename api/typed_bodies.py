@@ -18,7 +18,12 @@ Body = TypeVar("Body", bound=ApiModel)
 
 async def read_typed(request: Request, model: type[Body], bytes_max: int) -> Body:
     """The body as `model`: BadRequest when it is no JSON object, Invalid with a cause for each wrong field."""
-    value = decode_object(decode_json(await read_body(request, bytes_max)))
+    return typed(await read_body(request, bytes_max), model)
+
+
+def typed(content: bytes, model: type[Body]) -> Body:
+    """The same for a body that was read already."""
+    value = decode_object(decode_json(content))
     try:
         return model.model_validate(value)
     except ValidationError as error:

@@ -21,6 +21,7 @@ from api.deps import Deps, SubresourceHandler
 from api.logs import LogRoutes
 from api.node import NodeRoutes
 from api.node_images import NodeImageRoutes
+from api.service_accounts import ServiceAccountRoutes
 from api.streams import Streams
 from controlplane.calls.cancels import WaitingCancels
 from controlplane.calls.dispatcher import Dispatcher
@@ -101,6 +102,7 @@ def _deps(core: Core, cancels: WaitingCancels) -> Deps:
             ("functions", "cancels", "POST"): CancelsRoute(core.writer, cancels, core.settings),
             **logs.subresources(),
             **CallRoutes(inspector).subresources(),
+            **ServiceAccountRoutes(core.resources, core.clock).subresources(),
         },
         routes=[
             *BlobRoutes(core.blobs, core.resources.admission.require_project, core.settings).routes(),

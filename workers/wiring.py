@@ -18,7 +18,7 @@ from controlplane.calls.hooks import FunctionCallHooks
 from controlplane.calls.waiting import WaitingClaims
 from controlplane.clock import Clock
 from controlplane.identity.api_keys import ApiKeyHooks
-from controlplane.identity.owners import MemberHooks
+from controlplane.identity.owners import MemberHooks, ServiceAccountHooks
 from controlplane.identity.tokens import TokenHasher
 from controlplane.kinds.registry import KINDS
 from controlplane.ledger.pricebook import PriceBook, load_books
@@ -124,5 +124,6 @@ def kind_hooks(sealer: SecretSealer, hasher: TokenHasher) -> Mapping[str, KindHo
         "FunctionCall": FunctionCallHooks(),
         "Secret": SecretHooks(sealer),
         "Member": MemberHooks(),
+        "ServiceAccount": ServiceAccountHooks(),
         "APIKey": ApiKeyHooks(sealer, hasher),
     }

@@ -23,6 +23,7 @@ from controlplane.identity.principal import AttemptBinding, Principal, Principal
 from controlplane.identity.tokens import ATTEMPT, TOKEN_FORM, TokenHasher
 from controlplane.ids import encode_base32
 from controlplane.kinds.roles import SCOPES_OF_ROLE, Role
+from controlplane.kinds.service_account import SERVICE_ACCOUNT
 from controlplane.machinery.scope_grammar import meet
 from controlplane.settings import Settings
 from controlplane.store.database import Database
@@ -34,6 +35,7 @@ LOOK_UP = """
 SELECT t.hash, t.kind, t.org, t.principal, t.name, t.project, t.function, t.function_uid, t.attempt, t.epoch,
        t.scopes, t.projects, t.expires_at, coalesce(a.concurrency, 1) AS concurrency,
        CASE WHEN t.owner IS NULL THEN t.role ELSE o.role END AS role,
+       o.kind AS owner_kind, o.name AS owner_name, o.scopes AS owner_scopes,
        t.revoked_at IS NOT NULL OR (t.owner IS NOT NULL AND o.uid IS NULL)
            OR (t.kind = 'attempt' AND (a.uid IS NULL OR a.finished_at IS NOT NULL OR a.epoch <> t.epoch)) AS revoked
 FROM tokens t LEFT JOIN attempts a ON a.uid = t.attempt LEFT JOIN credential_owners o ON o.uid = t.owner
@@ -178,6 +180,16 @@ def _principal_of(row: asyncpg.Record) -> Principal:
                 concurrency=row["concurrency"],
             ),
             revoked=row["revoked"],
+        )
+    if row["owner_kind"] == SERVICE_ACCOUNT.kind:
+        return Principal(
+            kind=PrincipalKind.SERVICE_ACCOUNT,
+            org=row["org"],
+            id=row["principal"],
+            label=row["principal"],
+            scopes=meet(scopes, frozenset(row["owner_scopes"])),
+            projects=projects,
+            account=row["owner_name"],
         )
     role = Role(row["role"])
     return Principal(

@@ -59,6 +59,24 @@ class MemberHooks(PlainHooks):
         remove_owner(tx, document["metadata"]["uid"])
 
 
+class ServiceAccountHooks(PlainHooks):
+    """The hooks of the kind ServiceAccount."""
+
+    def admit_create(self, tx: Tx, key: Key, document: Document) -> Document:
+        uid, scopes = document["metadata"]["uid"], document["spec"].get("scopes", [])
+        tx.execute(_INSERT, (uid, key.org, key.kind, key.name, None, None, scopes))
+        return document
+
+    def updated(self, tx: Tx, key: Key, old: Document, new: Document) -> Document:
+        scopes = new["spec"].get("scopes", [])
+        if scopes != old["spec"].get("scopes", []):
+            tx.execute(_BOUND, (old["metadata"]["uid"], None, scopes))
+        return new
+
+    def removed(self, tx: Tx, key: Key, document: Document) -> None:
+        remove_owner(tx, document["metadata"]["uid"])
+
+
 def add_member(tx: Tx, key: Key, document: Document) -> None:
     """Write the row of a new Member; `key` must have been read with the org's Owners (`owners_read`)."""
     uid, role = document["metadata"]["uid"], document["spec"]["role"]

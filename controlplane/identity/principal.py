@@ -52,6 +52,8 @@ class Principal:
     scopes: frozenset[str]
     projects: frozenset[str] = field(default_factory=frozenset)
     user_uuid: str | None = None
+    account: str | None = None
+    """The name of the ServiceAccount."""
     email: str | None = None
     role: str | None = None
     binding: AttemptBinding | None = None

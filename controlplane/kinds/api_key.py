@@ -118,7 +118,8 @@ def _of_account(spec: Document, context: AdmissionContext) -> frozenset[str]:
     if not has(context.caller, WRITE_SERVICE_ACCOUNTS):
         raise may_not("make keys of ServiceAccounts", WRITE_SERVICE_ACCOUNTS)
     if "scopes" not in spec:
-        return frozenset({ALL})
+        # Whoever may make tokens of an account mightier than themselves gets them no mightier.
+        return frozenset({ALL}) if context.caller is None else context.caller.scopes
     scopes = frozenset(spec["scopes"])
     check_given(context, scopes)
     return scopes

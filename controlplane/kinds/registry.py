@@ -21,6 +21,7 @@ from controlplane.kinds.offering import OFFERING
 from controlplane.kinds.organization import ORGANIZATION
 from controlplane.kinds.project import PROJECT
 from controlplane.kinds.secret import SECRET
+from controlplane.kinds.service_account import SERVICE_ACCOUNT
 from controlplane.machinery.kind import Kind
 
 _ROWS = (
@@ -36,6 +37,7 @@ _ROWS = (
     ORGANIZATION,
     MEMBER,
     API_KEY,
+    SERVICE_ACCOUNT,
 )
 
 KINDS: Mapping[str, Kind] = MappingProxyType({kind.kind: kind for kind in _ROWS})

@@ -37,6 +37,7 @@ WORDS = {
     "organizations": "organizations",
     "members": "members",
     "apikeys": "apikeys",
+    "serviceaccounts": "serviceaccounts",
 }
 """The resource word of each kind's scopes; None for what every key of the organisation may read and none may write."""
 OTHER_SCOPES = {
@@ -49,8 +50,8 @@ _WORK = ("apps", "functions", "functioncalls", "images", "secrets", "apikeys")
 WRITES = {
     Role.VIEWER: (),
     Role.MEMBER: _WORK,
-    Role.ADMIN: (*_WORK, "projects", "members"),
-    Role.OWNER: (*_WORK, "projects", "members", "organizations"),
+    Role.ADMIN: (*_WORK, "projects", "members", "serviceaccounts"),
+    Role.OWNER: (*_WORK, "projects", "members", "serviceaccounts", "organizations"),
 }
 WHOLE_ORGANISATION = {
     "projects": ("create",),

@@ -121,6 +121,20 @@ async def test_gpus_are_listed_with_their_prices_and_by_every_filter(
     assert len((await nodus(limited, f"get gpus {filters}")).stdout.splitlines()) == 1 + len(rows)
 
 
+async def test_a_token_of_a_service_account_is_minted_and_used(side: ClientSide) -> None:
+    await side.api.create("serviceaccounts", {"metadata": {"name": "ci"}, "spec": {"scopes": ["functions:read"]}})
+    minted = (await nodus(side, "create token sa/ci --duration 720h --scope functions:read")).stdout
+    token = re.search(r"nodus_[\w-]{43}", minted)
+    assert token is not None
+    limited = replace(side, api=replace(side.api, key=token[0]))
+    told = (await nodus(limited, "whoami")).stdout
+    assert re.search(r"functions:read", told)
+    assert "ci" in told
+    assert "yes" in (await nodus(limited, "auth can-i get functions")).stdout
+    line = f"create apikey bound-{secrets.token_hex(4)} --service-account ci --scopes functions:read"
+    assert re.search(r"nodus_[\w-]{43}", (await nodus(side, line)).stdout)
+
+
 async def test_a_key_is_created_used_listed_and_revoked(side: ClientSide) -> None:
     name = f"ci-{secrets.token_hex(4)}"
     line = f"create apikey {name} --scopes functions:read --projects {side.project} --expires 720h --description CI"

@@ -21,12 +21,12 @@ from controlplane.machinery.meta import OwnerReference
 ONLY_KUBERNETES = {"NotAcceptable", "Timeout"}
 
 # What people and `kubectl wait` read; the SDK passes over fields of a status that it does not know.
-ONLY_OURS = {"Secret": {"conditions"}, "Attempt": {"guarantees", "message"}}
+ONLY_OURS = {"Secret": {"conditions"}, "Attempt": {"guarantees", "message"}, "ServiceAccount": {"conditions"}}
 
 ROWS = pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.kind)
 COMPLETE = ("Function", "FunctionCall")
 """Kinds of which every field of the SDK must be known here."""
-PARTIAL = ("App", "Attempt", "Image", "Offering", "Secret")
+PARTIAL = ("App", "Attempt", "Image", "Offering", "Secret", "ServiceAccount")
 """Kinds that may know fewer fields than the SDK, but none under another name."""
 
 

@@ -29,6 +29,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "Secret": {"metadata": {"name": "hf"}, "spec": {}},
     "Project": {"metadata": {"name": "default"}, "spec": {}},
     "Organization": {"metadata": {"name": "acme"}, "spec": {}},
+    "ServiceAccount": {"metadata": {"name": "ci"}, "spec": {"description": "builds"}},
     "Member": {"metadata": {"name": "ada"}, "spec": {"email": "ada@example.com"}},
 }
 WRITTEN_BY_THE_SERVER: dict[str, dict[str, Any]] = {
