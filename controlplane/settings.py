@@ -226,10 +226,10 @@ class Settings(BaseSettings):
     worker_scratch_bytes_max: int = Field(
         default=1 << 30, description="Size of each of a worker's code, workspace and temporary folders; all in memory."
     )
-    isolation_min: Literal["standard", "strong"] = Field(
-        default="standard",
-        description="A node whose workers are isolated less than this refuses to start. Strong, which needs root and "
-        "control groups, gives each worker a user of its own and hard limits: demand it when strangers share a host.",
+    isolation_min: Literal["basic", "standard", "strong"] = Field(
+        default="basic",
+        description="A node isolated less than this refuses to start. Strong: a user for each worker and hard limits, "
+        "by root and control groups; demand it when strangers share a host. Standard is one of these, basic neither.",
     )
     worker_pids_max: int = Field(default=1_024, description="Processes and threads of one worker.")
     worker_memory_bytes_max: int = Field(

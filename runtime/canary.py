@@ -22,17 +22,21 @@ from typing import Any, Literal
 from runtime import sandbox
 from runtime.cgroups import Cgroups, Limits
 from runtime.pipes import what_is_left
-from runtime.process import Command, SandboxProcess
+from runtime.process import Command, SandboxProcess, limited
 from runtime.pythons import Interpreter
 from runtime.sandbox import SandboxSpec, SandboxUnavailableError, Tools
 
-Level = Literal["standard", "strong"]
-LEVELS: tuple[Level, ...] = ("standard", "strong")
-"""From weak to strong. There is no weaker one: a host that cannot do this much runs no user code."""
+Level = Literal["basic", "standard", "strong"]
+LEVELS: tuple[Level, ...] = ("basic", "standard", "strong")
+"""From weak to strong. All of them are the whole sandbox. Strong adds a user for each worker and limits that hold for
+all of its processes together; standard has one of the two, basic neither. There is no weaker one: a host that cannot do
+this much runs no user code."""
 
 _SECONDS_MAX = 30.0
 _ANSWER_BYTES_MAX = 65_536
 _PIDS_MAX = 16
+_MANY_PROCESSES = "start many processes"
+_LEVEL_BY_PARTS_MISSING: tuple[Level, ...] = ("strong", "standard", "basic")
 _SCRATCH_BYTES = 1 << 20
 _TRIALS = Path(__file__).with_name("trials.py")
 
@@ -44,8 +48,10 @@ class Guarantees:
     level: Level
     uid: Literal["per_attempt", "shared"]
     """Whether two workers are two users to the kernel."""
-    memory: Literal["hard", "none"]
-    pids: Literal["hard", "none"]
+    memory: Literal["hard", "soft"]
+    """Hard: of all its processes and files together. Soft: of the data of each process by itself."""
+    pids: Literal["hard", "soft", "none"]
+    """Hard: by its control group. Soft: by the number that its user may have."""
     cpu: Literal["shared", "none"]
     """Whether each gets its part of the processors when all want them."""
     filter_sha256: str
@@ -72,11 +78,12 @@ async def prove(
     with _bait(directory) as bait:
         done = await _tried(tools, uid, interpreter, cgroups, bait)
     possible = sorted(name for name, outcome in done.items() if outcome == "done")
-    if "pids" not in cgroups.limits and "start many processes" in possible:
-        possible.remove("start many processes")  # told as a guarantee that is missing
+    many = _MANY_PROCESSES in possible
+    if "pids" not in cgroups.limits and many:
+        possible.remove(_MANY_PROCESSES)  # told as a guarantee that is missing
     if possible:
         raise SandboxUnavailableError(f"the sandbox of this host does not hold: code inside can {', '.join(possible)}")
-    found = _guarantees(tools, uid, cgroups.limits)
+    found = _guarantees(tools, uid, cgroups.limits, many_processes=many)
     if LEVELS.index(found.level) < LEVELS.index(wanted):
         raise SandboxUnavailableError(
             f"workers of this host are isolated at level {found.level}, and `isolation_min` asks for {wanted}: "
@@ -85,23 +92,22 @@ async def prove(
     return found
 
 
-def _guarantees(tools: Tools, uid: int | None, limited: frozenset[str]) -> Guarantees:
-    missing = []
-    if uid is None:
-        missing.append("workers share the node's user: run the node as root")
-    missing += [
-        f"no limit on {name}: give the node a control group with the {name} controller that it may write to"
+def _guarantees(tools: Tools, uid: int | None, limited_by_group: frozenset[str], *, many_processes: bool) -> Guarantees:
+    users = [] if uid is not None else ["workers share the node's user: run the node as root"]
+    limits = [
+        f"no hard limit on {name}: give the node a control group with the {name} controller that it may write to"
         for name in ("memory", "pids")
-        if name not in limited
+        if name not in limited_by_group
     ]
+    pids: Literal["soft", "none"] = "none" if many_processes else "soft"
     return Guarantees(
-        level="standard" if missing else "strong",
+        level=_LEVEL_BY_PARTS_MISSING[bool(users) + bool(limits)],
         uid="shared" if uid is None else "per_attempt",
-        memory="hard" if "memory" in limited else "none",
-        pids="hard" if "pids" in limited else "none",
-        cpu="shared" if "cpu" in limited else "none",
+        memory="hard" if "memory" in limited_by_group else "soft",
+        pids="hard" if "pids" in limited_by_group else pids,
+        cpu="shared" if "cpu" in limited_by_group else "none",
         filter_sha256=sha256(tools.filter).hexdigest(),
-        missing=tuple(missing),
+        missing=(*users, *limits),
     )
 
 
@@ -133,7 +139,9 @@ async def _tried(
         environment={"PATH": "/usr/bin:/bin"},
         directory=str(sandbox.WORKSPACE),
     )
-    group = cgroups.create("canary", Limits(pids_max=_PIDS_MAX))
+    limits = Limits(pids_max=_PIDS_MAX)
+    command = limited(command, limits, cgroups.limits)
+    group = cgroups.create("canary", limits)
     try:
         process = await SandboxProcess.start(spec, command, tools, group)
         try:

@@ -37,11 +37,12 @@ def main() -> None:
     os.set_inheritable(status_fd, False)
     with open(config_fd, "rb") as config:
         fields = config.read().split(b"\0")
-    directory, bridges, files_max, file_bytes_max, seconds_max, preparation_count, argument_count = fields[:7]
-    first, second = 7 + int(preparation_count), 7 + int(preparation_count) + int(argument_count)
-    preparation, arguments = fields[7:first], fields[first:second]
+    directory, bridges, *limits = fields[:6]
+    seconds_max, preparation_count, argument_count = fields[6:9]
+    first, second = 9 + int(preparation_count), 9 + int(preparation_count) + int(argument_count)
+    preparation, arguments = fields[9:first], fields[first:second]
     environment = dict(field.split(b"=", 1) for field in fields[second:])
-    _lower_limits(int(files_max), int(file_bytes_max))
+    _lower_limits(limits)
     wakeup = _watch_signals()
     doors = []
     for bridge in bridges.decode().split():
@@ -62,10 +63,14 @@ def main() -> None:
     os._exit(number if how == "exited" else 128 + number)
 
 
-def _lower_limits(files_max: int, file_bytes_max: int) -> None:
+_LIMITS = (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC, resource.RLIMIT_DATA)
+"""In the order of the orders; an empty one is left as it is."""
+
+
+def _lower_limits(told: list[bytes]) -> None:
     """Limits that the worker inherits and cannot raise again."""
-    wanted = ((resource.RLIMIT_NOFILE, files_max), (resource.RLIMIT_FSIZE, file_bytes_max), (resource.RLIMIT_CORE, 0))
-    for limit, value in wanted:
+    wanted = [(limit, int(value)) for limit, value in zip(_LIMITS, told) if value]  # noqa: B905 - of four each
+    for limit, value in [*wanted, (resource.RLIMIT_CORE, 0)]:
         hard = resource.getrlimit(limit)[1]
         ceiling = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(limit, (ceiling, ceiling))

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from runtime import sandbox
-from runtime.cgroups import Cgroup
+from runtime.cgroups import Cgroup, Limits
 from runtime.networks import HeldNetwork
 from runtime.pipes import PIPE_BYTES_MAX, Descriptors, read_until_closed, readable, what_is_left, writable
 from runtime.sandbox import SandboxSpec, SandboxUnavailableError, Tools
@@ -44,6 +44,7 @@ class Command:
 
     `bridges` are loopback ports and the unix sockets inside that they lead to; `inherited` are descriptors that the
     process finds under the same numbers. `preparation` is an argv that must end with 0 before, within its time.
+    `processes_max`, of all that its user has, and `data_bytes_max`, of each process, stand in for a control group.
     """
 
     python: Path
@@ -52,6 +53,8 @@ class Command:
     directory: str
     files_max: int = 4_096
     file_bytes_max: int = 8 << 30
+    processes_max: int | None = None
+    data_bytes_max: int | None = None
     bridges: Mapping[int, Path] = field(default_factory=lambda: BRIDGES)
     inherited: Sequence[int] = ()
     preparation: Sequence[str] = ()
@@ -74,13 +77,25 @@ class Ending:
 def init_config(command: Command) -> bytes:
     """The orders of `init.py`: fields between NULs, so the interpreter inside needs no JSON. ValueError on a NUL."""
     head = [command.directory, " ".join(f"{port}={path}" for port, path in command.bridges.items())]
-    head += [str(command.files_max), str(command.file_bytes_max), str(command.preparation_seconds_max)]
+    head += [str(command.files_max), str(command.file_bytes_max)]
+    head += ["" if value is None else str(value) for value in (command.processes_max, command.data_bytes_max)]
+    head.append(str(command.preparation_seconds_max))
     head += [str(len(command.preparation)), str(len(command.arguments))]
     variables = [f"{name}={value}" for name, value in command.environment.items()]
     fields = [*head, *command.preparation, *command.arguments, *variables]
     if any("\0" in field for field in fields):
         raise ValueError("a variable or argument must not contain a NUL character")
     return "\0".join(fields).encode(errors="surrogateescape")
+
+
+def limited(command: Command, limits: Limits, by_group: frozenset[str]) -> Command:
+    """`command` with those of `limits` that no control group of this host can set (`Cgroups.limits`), as far as the
+    kernel limits single processes and users."""
+    return replace(
+        command,
+        processes_max=None if "pids" in by_group else limits.pids_max,
+        data_bytes_max=None if "memory" in by_group else limits.memory_bytes_max,
+    )
 
 
 def grant_orders(environment: Mapping[str, str], directory: str) -> bytes:

@@ -16,12 +16,13 @@ from pathlib import Path
 
 from runtime import sandbox
 from runtime.cells import Cell
+from runtime.cgroups import Limits
 from runtime.environments import Environment
 from runtime.host import Host
 from runtime.logs import LogCollector
 from runtime.networks import HeldNetwork
 from runtime.plans import SidecarPlan, WorkerPlan
-from runtime.process import EGRESS_PORT, Command, Ending, SandboxProcess
+from runtime.process import EGRESS_PORT, Command, Ending, SandboxProcess, limited
 from runtime.sandbox import SandboxSpec, SandboxUnavailableError
 from runtime.templates import worker_template
 from runtime.variables import sidecar_variables
@@ -56,12 +57,13 @@ class Sidecars:
         environments: Mapping[str | None, Environment],
         directory: Path,
         worker: Cell,
+        limits: Limits,
         stack: contextlib.AsyncExitStack,
     ) -> HeldNetwork | None:
         """Start one after the other, and return the network that the worker is to share; None without sidecars.
 
-        `environments` are by Python minor, the worker's own under None; `worker` is the cell of the worker, `directory`
-        a private folder. What is opened goes with `stack`. Raises SidecarFailedError.
+        `environments` are by Python minor, the worker's own under None; `worker` is the cell of the worker, `limits`
+        are those of both, `directory` is a private folder. What is opened goes with `stack`. Raises SidecarFailedError.
         """
         network: HeldNetwork | None = None
         self._group_kills = worker.group.out_of_memory_kills
@@ -78,6 +80,7 @@ class Sidecars:
                     await self._open_way_out(plan, cell, stack)
                     spec, command = self._made_of(plan, environments[plan.python], cell, port)
                     spec = spec if network is None else replace(spec, network=network)
+                    command = limited(command, limits, self._host.cgroups.limits)
                     process = await SandboxProcess.start(spec, command, self._host.tools, cell.group)
             except TimeoutError as error:
                 took = f"had not started within {plan.start_seconds_max:g} s"

@@ -23,7 +23,7 @@ from runtime.host import Host
 from runtime.images import ImageMissingError
 from runtime.logs import LogCollector, Sink
 from runtime.plans import StartPlan, WorkerPlan
-from runtime.process import Ending, SandboxProcess
+from runtime.process import Ending, SandboxProcess, limited
 from runtime.proxy import AttemptProxy, ClaimEvents
 from runtime.pythons import PythonMissingError
 from runtime.sandbox import SandboxUnavailableError
@@ -242,6 +242,8 @@ class WorkerSupervisor:
         # A worker that waits is the public one; what bounds it until then must be replaced by bounds of this attempt.
         bounded = caps.memory_bytes_max is not None and caps.cpus_least is not None
         alone = self._plan.start == StartPlan() and not self._plan.sidecars
+        # What waits has begun, and a limit of single processes is set before that.
+        alone = alone and ("memory" in self._host.cgroups.limits or caps.memory_bytes_max is None)
         ready_made = environment.may_wait and (template.image is None or bounded) and alone
         waiting = warm.take(template) if ready_made else None
         if waiting is None or not await self._grant(waiting, directory, variables, caps, logs, stack):
@@ -251,12 +253,11 @@ class WorkerSupervisor:
             stack.callback(cell.close)
             self._host.reach("cold-opened")
             assert self._sidecars is not None
-            network = await self._sidecars.start(environments, directory, cell, stack)
+            network = await self._sidecars.start(environments, directory, cell, caps, stack)
             await self._listen(cell, logs, stack)
             spec = placed(template.spec, cell)
-            command = self._plan.start.applied(
-                replace(template.command, environment=variables, directory=self._directory)
-            )
+            command = limited(template.command, caps, self._host.cgroups.limits)
+            command = self._plan.start.applied(replace(command, environment=variables, directory=self._directory))
             self._process = await SandboxProcess.start(
                 spec if network is None else replace(spec, network=network), command, self._host.tools, cell.group
             )

@@ -31,7 +31,7 @@ import structlog
 from runtime import sandbox
 from runtime.cells import Cell
 from runtime.cgroups import Cgroups, Limits
-from runtime.process import SandboxProcess
+from runtime.process import SandboxProcess, limited
 from runtime.sandbox import SandboxSpec, SandboxUnavailableError, Tools
 from runtime.templates import Template
 
@@ -210,7 +210,8 @@ class WarmPool:
                 stack.callback(cell.close)
                 self._reach("warm-opened")
                 spec = placed(template.spec, cell)
-                process = await SandboxProcess.start_waiting(spec, template.command, self._tools, cell.group)
+                command = limited(template.command, limits, self._cgroups.limits)
+                process = await SandboxProcess.start_waiting(spec, command, self._tools, cell.group)
                 self._reach("warm-made")
             except (SandboxUnavailableError, OSError, RuntimeError) as error:
                 raise _NotMadeError(template) from error

@@ -153,10 +153,16 @@ class AttemptTimings(ApiModel):
 class AttemptGuarantees(ApiModel):
     """How a worker is isolated, as its node proved at its start."""
 
-    level: Literal["standard", "strong"] = Field(description="Strong: a user of its own and hard limits.")
+    level: Literal["basic", "standard", "strong"] = Field(
+        description="Strong: a user of its own and hard limits. Standard: one of these. Basic: neither."
+    )
     uid: Literal["per_attempt", "shared"] = Field(description="Whether two workers are two users to the kernel.")
-    memory: Literal["hard", "none"] = Field(description="Whether its memory is limited.")
-    pids: Literal["hard", "none"] = Field(description="Whether its processes are limited.")
+    memory: Literal["hard", "soft", "none"] = Field(
+        description="Hard: its memory is limited. Soft: that of each of its processes is."
+    )
+    pids: Literal["hard", "soft", "none"] = Field(
+        description="Whether the number of its processes is limited: hard by its group, soft by its user."
+    )
     cpu: Literal["shared", "none"] = Field(
         default="none", description="Whether it gets its part of the processors when all want them."
     )

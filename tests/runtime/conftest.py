@@ -38,7 +38,7 @@ LIMITS = HostLimits(
     start_seconds_max=60,
     exit_seconds_max=5,
     silence_seconds_max=30,
-    isolation_min="standard",
+    isolation_min="basic",
     logs=LogLimits(),
     egress=EgressSettings(),
 )

@@ -54,10 +54,29 @@ async def test_a_host_without_control_groups_says_what_it_lacks_and_is_refused_w
     prove: Prover,
 ) -> None:
     found = await prove("standard", cgroups=Cgroups([]))
-    assert (found.level, found.memory, found.pids) == ("standard", "none", "none")
-    assert [told.partition(":")[0] for told in found.missing] == ["no limit on memory", "no limit on pids"]
+    assert (found.level, found.memory, found.pids) == ("standard", "soft", "soft")
+    assert [told.partition(":")[0] for told in found.missing] == ["no hard limit on memory", "no hard limit on pids"]
     with pytest.raises(SandboxUnavailableError, match="at level standard, and `isolation_min` asks for strong"):
         await prove("strong", cgroups=Cgroups([]))
+
+
+async def test_a_host_with_neither_users_nor_groups_is_basic_and_names_all_it_lacks(prove: Prover) -> None:
+    found = await prove("basic", cgroups=Cgroups([]), uid=None)
+    assert (found.level, found.uid, found.memory) == ("basic", "shared", "soft")
+    with pytest.raises(SandboxUnavailableError) as refused:
+        await prove("standard", cgroups=Cgroups([]), uid=None)
+    for part in ("run the node as root", "the memory controller", "the pids controller"):
+        assert part in str(refused.value)
+
+
+async def test_a_host_that_is_not_root_and_has_control_groups_is_standard(prove: Prover, cgroups: Cgroups) -> None:
+    found = await prove("standard", cgroups=cgroups, uid=None)
+    assert (found.level, found.uid, found.memory, found.pids) == ("standard", "shared", "hard", "hard")
+
+
+async def test_a_limit_of_processes_that_does_not_hold_is_told(prove: Prover, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(canary, "limited", lambda command, limits, by_group: command)
+    assert (await prove("basic", cgroups=Cgroups([]))).pids == "none"
 
 
 def test_what_the_trials_try_can_be_done_outside(tmp_path: Path) -> None:

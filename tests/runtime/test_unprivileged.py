@@ -42,6 +42,8 @@ async def main(folder):
         api.call("one")
         host = await open_host(directory=folder / "node", environments=folder / "environments", api_url=api.url,
                                environ=os.environ, limits=LIMITS)
+        found = host.guarantees
+        assert (found.level, found.uid, found.memory, found.pids) == ("basic", "shared", "soft", "soft"), found
         log = Log()
         supervisor = WorkerSupervisor(host, plan(), log, lambda phase: None)
         running = asyncio.create_task(supervisor.run(host.attempt_directory("att_test")))
@@ -64,6 +66,12 @@ async def main(folder):
         assert report.ending.exit_code == 0
         assert len({line.removeprefix("[a] ").removeprefix("[b] ") for line in log.text("stdout")}) == 3
         assert len(log.text("stdout")) == 9
+        host.remove_directory("att_test")
+        eats = plan(memory_bytes_max=100 << 20, start=StartPlan(command=["python", "-c", "bytearray(300 << 20)"]))
+        log.chunks.clear()
+        supervisor = WorkerSupervisor(host, eats, log, lambda phase: None)
+        report = await supervisor.run(host.attempt_directory("att_test"))
+        assert (report.ending.exit_code, log.text()[-1]) == (1, "MemoryError"), log.text()
         await host.close()
 
 asyncio.run(main(Path(sys.argv[1])))
