@@ -8,7 +8,7 @@ SECONDS ?= 300
 SEED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fmt histories bench faults oracle pools
+.PHONY: help setup run test check fmt histories bench faults oracle pools fuzz
 
 help:
 	@printf '%s\n' \
@@ -22,6 +22,7 @@ help:
 	  'make faults     kill, freeze and cut off a whole system (SECONDS=300 how long, SEED=n the same again)' \
 	  'make pools      pools of workers: windows, versions, many workers (FULL=1: at full size and duration)' \
   'make oracle     the same around watchers, which must see every change once' \
+	  'make fuzz       malformed requests to every route (SECONDS=300 how long, SEED=n the same again)' \
 	  'make bench      measure the hot path beside plain Temporal, as ratios' \
 	  'make setup      only install (.venv, from hashed pins)'
 
@@ -63,3 +64,6 @@ pools: setup
 
 oracle: setup
 	ORACLE_SECONDS=$(SECONDS) ORACLE_SEED=$(SEED) $(PY) -m pytest tests/oracle --log-cli-level=INFO $(ARGS)
+
+fuzz: setup
+	SECONDS_OF_FUZZING=$(SECONDS) SEED=$(SEED) $(PY) -m pytest --full -s tests/api/test_fuzz.py $(ARGS)

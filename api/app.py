@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from api.deps import Deps
@@ -30,8 +31,13 @@ def create_app(deps: Deps) -> ASGIApp:
     app.add_exception_handler(ApiError, handlers.api_error)
     app.add_exception_handler(HTTPException, handlers.http_exception)
     app.add_exception_handler(Exception, handlers.unexpected)
-    # Routes are tried in order: what workers and callers ask all day comes first.
-    app.router.routes[:] = [
+    app.router.routes[:] = routes_of(deps)
+    return Edge(app, deps)
+
+
+def routes_of(deps: Deps) -> list[BaseRoute]:
+    """Every route. They are tried in order: what workers and callers ask all day comes first."""
+    return [
         *ResourceRoutes(deps).routes(),
         *deps.routes,
         *HealthRoutes(deps).routes(),
@@ -41,4 +47,3 @@ def create_app(deps: Deps) -> ASGIApp:
         *FacadeRoutes(deps).routes(),
         *ErrorPages().routes(),
     ]
-    return Edge(app, deps)

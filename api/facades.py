@@ -53,7 +53,7 @@ class FacadeRoutes:
         """Lists and watches, of one project or of all that the caller may see."""
         caller, query = principal(request), request.query_params
         project = request.path_params.get("project")
-        watching = is_watch(query)
+        watching = is_watch(request)
         require(caller, facade.kind.scope_resource, Verb.WATCH if watching else Verb.LIST, project)
         accepted = negotiate(request.headers.get("accept", ""))
         fields = facade.terms(query.get("fieldSelector", ""))

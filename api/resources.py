@@ -90,7 +90,7 @@ class ResourceRoutes:
         over_projects = target.kind.scope is Scope.PROJECT and not target.project
         verb = self._verb(request, target.kind, _VERBS_OVER_PROJECTS if over_projects else _VERBS_OF_COLLECTION)
         accepted = negotiate(request.headers.get("accept", ""))
-        watching = verb is Verb.LIST and is_watch(request.query_params) and request.method == "GET"
+        watching = verb is Verb.LIST and is_watch(request)
         await self._authorise(caller, target, Verb.WATCH if watching else verb)
         if verb is Verb.CREATE:
             return await self._create(request, caller, target, accepted)

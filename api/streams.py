@@ -133,6 +133,11 @@ class StreamResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        if scope["method"] == "HEAD":
+            # Nothing of a stream would reach the client, not even its end.
+            await self._chunks.aclose()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            return
         pump = asyncio.create_task(self._pump(send), name="stream")
         gone = asyncio.create_task(_disconnected(receive), name="stream-disconnect")
         try:

@@ -64,9 +64,9 @@ class Opening:
     seconds_max: float
 
 
-def is_watch(query: QueryParams) -> bool:
-    """Whether the list request is a watch."""
-    return query.get("watch", "").lower() in _TRUE
+def is_watch(request: Request) -> bool:
+    """Whether the list request is a watch; a HEAD asks about the list, since a watch has no end to wait for."""
+    return request.method == "GET" and request.query_params.get("watch", "").lower() in _TRUE
 
 
 def opening(query: QueryParams, seconds_max: int) -> Opening:

@@ -88,5 +88,18 @@ async def test_head_is_a_get_without_its_body(project: ServedApi) -> None:
         assert (head.status_code, head.content) == (200, b"")
         assert head.headers["content-type"] == get.headers["content-type"]
     assert (await project.client.head(f"{project.path}/functions/nope")).status_code == 404
-    watched = await project.client.head(f"{project.path}/functions", params={"watch": "true"})
-    assert (watched.status_code, watched.content) == (200, b"")
+
+
+@pytest.mark.parametrize(
+    ("path", "query"),
+    [
+        ("{project}/functions", {"watch": "true"}),
+        ("{project}/functions/f/log", {"follow": "true"}),
+        ("/api/v1/namespaces", {"watch": "1"}),
+        ("/api/v1/events", {"watch": "true", "allowWatchBookmarks": "true"}),
+    ],
+)
+async def test_the_head_of_what_never_ends_is_complete(project: ServedApi, path: str, query: dict[str, str]) -> None:
+    await project.function("f")
+    answer = await project.client.head(path.format(project=project.path), params=query)
+    assert (answer.status_code, answer.content) == (200, b"")
