@@ -1,4 +1,4 @@
-"""What every request passes before a route: a request id, who is asking, and a last net for errors.
+"""What every request passes before a route: a request id, who is asking and how often, and a last net for errors.
 
 `Edge` is one plain ASGI callable around the whole application, because Starlette's middleware base class holds back
 streaming headers and costs a task per request. It authenticates everything outside `deps.public_paths`, so a new route
@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.deps import CREDENTIAL, PRINCIPAL, REQUEST_ID, Deps
 from api.errors import from_http_status, internal_error, status_response
+from api.rates import ALLOWANCE, Rates
 from controlplane.errors import ApiError, Reason
 from controlplane.ids import encode_base32
 
@@ -37,6 +38,7 @@ class Edge:
     def __init__(self, app: ASGIApp, deps: Deps) -> None:
         self._app = app
         self._deps = deps
+        self._rates = Rates(deps.settings)
         self._prefix = urlsplit(deps.settings.public_url).path.rstrip("/")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,7 +54,10 @@ class Edge:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message.setdefault("headers", []).append((b"x-request-id", request_id.encode()))
+                headers = message.setdefault("headers", [])
+                headers.append((b"x-request-id", request_id.encode()))
+                if (allowance := scope.get(ALLOWANCE)) is not None:
+                    headers += allowance.headers()
             await send(message)
 
         path: str = scope["path"].removeprefix(self._prefix) if self._is_below(scope["path"]) else scope["path"]
@@ -65,8 +70,7 @@ class Edge:
                 # No name, selector or key holds one, and PostgreSQL's text cannot.
                 raise ApiError(Reason.BAD_REQUEST, "the URL must not contain a NUL character")
             if not self._is_public(path):
-                scope[CREDENTIAL] = _authorization(scope)
-                scope[PRINCIPAL] = await self._deps.authenticate(scope[CREDENTIAL])
+                await self._admit(scope)
             await self._app(scope, receive, send_named)
         except ClientDisconnect:
             status = _CLIENT_CLOSED_REQUEST
@@ -77,6 +81,14 @@ class Edge:
             if not status:
                 await self._answer(internal_error(), scope, receive, send_named)
         self._log(scope, path, status, time.monotonic() - started)
+
+    async def _admit(self, scope: Scope) -> None:
+        """Say who asks; raises the refusal of a caller that is unknown or asks too often."""
+        scope[CREDENTIAL] = _authorization(scope)
+        scope[PRINCIPAL] = caller = await self._deps.authenticate(scope[CREDENTIAL])
+        scope[ALLOWANCE] = allowance = self._rates.take(scope[CREDENTIAL], caller, scope)
+        if allowance is not None and not allowance.allowed:
+            raise allowance.refusal()
 
     def _is_below(self, path: str) -> bool:
         """Whether the path has the prefix under which a reverse proxy serves us and passes on what it gets."""

@@ -3,6 +3,7 @@
 Each field has its unit in its name and its reason in its text. `workers/configuration.py` builds one `Settings`, which
 is passed on; no other module reads the environment. Variables carry the prefix `NODUS_SERVER_`
 (`NODUS_SERVER_DATABASE_URL`), so they never meet the clients' own `NODUS_API_URL` and `NODUS_API_KEY`.
+Those of the HTTP edge are in `edge_settings.py`.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, IPvAnyNetwork, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
+
+from controlplane.edge_settings import EdgeSettings
 
 
-class Settings(BaseSettings):
+class Settings(EdgeSettings):
     """Settings of all processes; each uses the part it needs."""
 
     model_config = SettingsConfigDict(env_prefix="NODUS_SERVER_", frozen=True, extra="ignore")
@@ -50,49 +53,6 @@ class Settings(BaseSettings):
         default=1.0, description="How long a looked-up credential is trusted; a revoked one works this much longer."
     )
     token_cache_entries_max: int = Field(default=10_000, description="Known, and again unknown, credentials in memory.")
-
-    # HTTP edge
-    http_host: str = Field(default="127.0.0.1", description="Address the plain-http API listens on.")
-    http_port: int = Field(default=8080, description="Port of the plain-http API.")
-    https_port: int = Field(default=0, description="Port of the https API; 0 serves no https.")
-    tls_certificate: Path | None = Field(default=None, description="PEM certificate chain for https.")
-    tls_key: Path | None = Field(default=None, description="PEM key for https.")
-    public_url: str = Field(
-        default="",
-        description="URL that clients reach, in links that are handed out; with its path behind a proxy that adds one.",
-    )
-    docs_url: str = Field(default="", description="Prefix of the docs link in errors; empty uses the server's own.")
-    access_log: bool = Field(default=False, description="Log a line for each request; failures of ours always are.")
-    body_bytes_max: int = Field(default=1 << 20, description="JSON bodies in general; the protocol's limit.")
-    batch_body_bytes_max: int = Field(default=8 << 20, description="Bodies of call batches; the protocol's limit.")
-    claim_body_bytes_max: int = Field(
-        default=96 << 20, description="Claims carry up to 1,000 results of 64 KiB in base64; one worker's worst case."
-    )
-    claim_text_bytes_max: int = Field(
-        default=8 << 20, description="Room in a claim beyond its results: the SDK's worker cuts no exception's text."
-    )
-    claim_body_seconds_max: float = Field(
-        default=20.0, description="A claim's body must have come by then; a worker that waits longer has claimed again."
-    )
-    claims_buffered_bytes_max: int = Field(
-        default=256 << 20, description="Bodies of claims in memory at once in a process; beyond it they get 429."
-    )
-    watch_seconds_max: int = Field(
-        default=3600, description="A watch is ended after this long, with jitter (R-WATCH-8)."
-    )
-    bookmark_seconds: int = Field(default=30, description="The SDK takes 120 s of silence for a dead connection.")
-    watch_buffer_events_max: int = Field(default=10_000, description="A slower watcher is cut and resumes (R-WATCH-9).")
-    watch_buffer_bytes_max: int = Field(default=32 << 20, description="The same bound in bytes of documents.")
-    settling_seconds: float = Field(
-        default=0.1,
-        description="How long a read of a call that has just begun waits for its end, which spares a watch.",
-    )
-    write_stall_seconds_max: int = Field(
-        default=60,
-        description="A client that takes nothing of what it is sent for this long is cut off; it holds buffers.",
-    )
-    list_items_max: int = Field(default=5_000, description="Page size when the client names no limit.")
-    list_bytes_max: int = Field(default=8 << 20, description="A page ends early at about this size.")
 
     # Store
     flush_mutations_max: int = Field(default=128, description="Mutations a commit; more would delay the first of them.")

@@ -1,0 +1,88 @@
+"""The settings of the HTTP edge: where it listens, how much it reads, holds and sends, and how often one may ask.
+
+A part of `settings.py`, which has all others and the rules for them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings
+
+
+class EdgeSettings(BaseSettings):
+    """Settings of the API processes."""
+
+    http_host: str = Field(default="127.0.0.1", description="Address the plain-http API listens on.")
+    http_port: int = Field(default=8080, description="Port of the plain-http API.")
+    https_port: int = Field(default=0, description="Port of the https API; 0 serves no https.")
+    tls_certificate: Path | None = Field(default=None, description="PEM certificate chain for https.")
+    tls_key: Path | None = Field(default=None, description="PEM key for https.")
+    public_url: str = Field(
+        default="",
+        description="URL that clients reach, in links that are handed out; with its path behind a proxy that adds one.",
+    )
+    docs_url: str = Field(default="", description="Prefix of the docs link in errors; empty uses the server's own.")
+    access_log: bool = Field(default=False, description="Log a line for each request; failures of ours always are.")
+    body_bytes_max: int = Field(default=1 << 20, description="JSON bodies in general; the protocol's limit.")
+    batch_body_bytes_max: int = Field(default=8 << 20, description="Bodies of call batches; the protocol's limit.")
+    claim_body_bytes_max: int = Field(
+        default=96 << 20, description="Claims carry up to 1,000 results of 64 KiB in base64; one worker's worst case."
+    )
+    claim_text_bytes_max: int = Field(
+        default=8 << 20, description="Room in a claim beyond its results: the SDK's worker cuts no exception's text."
+    )
+    claim_body_seconds_max: float = Field(
+        default=20.0, description="A claim's body must have come by then; a worker that waits longer has claimed again."
+    )
+    claims_buffered_bytes_max: int = Field(
+        default=256 << 20, description="Bodies of claims in memory at once in a process; beyond it they get 429."
+    )
+    watch_seconds_max: int = Field(
+        default=3600, description="A watch is ended after this long, with jitter (R-WATCH-8)."
+    )
+    bookmark_seconds: int = Field(default=30, description="The SDK takes 120 s of silence for a dead connection.")
+    watch_buffer_events_max: int = Field(default=10_000, description="A slower watcher is cut and resumes (R-WATCH-9).")
+    watch_buffer_bytes_max: int = Field(default=32 << 20, description="The same bound in bytes of documents.")
+    settling_seconds: float = Field(
+        default=0.1,
+        description="How long a read of a call that has just begun waits for its end, which spares a watch.",
+    )
+    write_stall_seconds_max: int = Field(
+        default=60,
+        description="A client that takes nothing of what it is sent for this long is cut off; it holds buffers.",
+    )
+    list_items_max: int = Field(default=5_000, description="Page size when the client names no limit.")
+    list_bytes_max: int = Field(default=8 << 20, description="A page ends early at about this size.")
+
+    # Rates: of one credential at one API process. A burst is a bucket that fills at the rate; a rate of 0 has no limit.
+    rate_read_per_second: float = Field(
+        default=1_000, ge=0, description="Reads and lists; as many as a process serves, so only loops meet it."
+    )
+    rate_read_burst_max: int = Field(default=5_000, ge=1, description="Reads at once: a tool that looks at everything.")
+    rate_write_per_second: float = Field(
+        default=1_000, ge=0, description="Creates, changes and deletes; a batch of calls is one."
+    )
+    rate_write_burst_max: int = Field(
+        default=5_000, ge=1, description="Writes at once: a program that starts thousands of calls."
+    )
+    rate_watch_per_second: float = Field(
+        default=50, ge=0, description="Watches and followed logs that are opened; each costs a list and a subscription."
+    )
+    rate_watch_burst_max: int = Field(
+        default=2_000, ge=1, description="Streams opened at once: all callers of one key come back after a restart."
+    )
+    rate_claim_per_second: float = Field(
+        default=1_000,
+        ge=0,
+        description="Claims of one worker, which sends one after the other; no honest one gets there.",
+    )
+    rate_claim_burst_max: int = Field(
+        default=5_000, ge=1, description="Claims at once, so that no worker ever waits for it."
+    )
+    rate_buckets_max: int = Field(
+        default=20_000,
+        ge=1,
+        description="Credentials and classes counted; the one that asked least recently goes first.",
+    )
