@@ -15,9 +15,10 @@ from pydantic import Field, IPvAnyNetwork, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from controlplane.edge_settings import EdgeSettings
+from controlplane.funding_settings import FundingSettings
 
 
-class Settings(EdgeSettings):
+class Settings(EdgeSettings, FundingSettings):
     """Settings of all processes; each uses the part it needs."""
 
     model_config = SettingsConfigDict(env_prefix="NODUS_SERVER_", frozen=True, extra="ignore")
@@ -156,9 +157,6 @@ class Settings(EdgeSettings):
     )
     wait_sessions_counted_max: int = Field(
         default=250, description="Sessions that `/wait` looks at; each costs an index probe or two."
-    )
-    pricebook_file: Path | None = Field(
-        default=None, description="YAML or JSON file of price books, read at start; without one nothing is offered."
     )
     worker_rate_usd_per_hour: str = Field(
         default="0", description="Price of one worker in USD an hour, a decimal string; without one calls are free."
