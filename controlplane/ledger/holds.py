@@ -61,27 +61,49 @@ class PlaceHold:
 
     def apply(self, tx: Tx) -> None:
         order = self._order
-        placed = tx.scratch("ledger holds")
-        if order.id in placed or tx.rows(_HOLD, order.id):
+        if order.id in tx.scratch("ledger holds") or tx.rows(_HOLD, order.id):
             return
-        [row] = tx.rows(BALANCE, order.org)
-        holdable = balance_of(row).holdable_micro_usd
-        if holdable is not None:
-            left = max(0, holdable + pending(tx).get(order.org, 0))
-            if order.amount_micro_usd > left:
-                raise _insufficient(order.amount_micro_usd, left)
-        record(
-            tx,
-            Transfer(
-                id=order.id,
-                org=order.org,
-                kind=TransferKind.HOLD,
-                amount_micro_usd=order.amount_micro_usd,
-                expires_at=order.expires_at,
-                subject=order.subject,
-            ),
-        )
-        placed[order.id] = None
+        left = holdable(tx, order.org)
+        if left is not None and order.amount_micro_usd > left:
+            raise _insufficient(order.amount_micro_usd, max(0, left))
+        place(tx, order)
+
+
+def holdable(tx: Tx, org: str) -> int | None:
+    """The largest hold (micro-USD) that fits at this point of the batch, below zero when too much is held already, None
+    when any does; reads `BALANCE`."""
+    [row] = tx.rows(BALANCE, org)
+    balance = balance_of(row)
+    if balance.floor_micro_usd is None:
+        return None
+    return balance.available_micro_usd + pending(tx).get(org, 0) - balance.floor_micro_usd
+
+
+def place(tx: Tx, order: HoldOrder) -> None:
+    """Write a hold that is new and fits; the database refuses one that does not."""
+    record(
+        tx,
+        Transfer(
+            id=order.id,
+            org=order.org,
+            kind=TransferKind.HOLD,
+            amount_micro_usd=order.amount_micro_usd,
+            expires_at=order.expires_at,
+            subject=order.subject,
+        ),
+    )
+    tx.scratch("ledger holds")[order.id] = None
+
+
+def release(tx: Tx, hold_id: str, subject: Subject, org: str, amount_micro_usd: int) -> None:
+    """Void a hold that is open, unless this batch has ended it; what it reserved is available from here on."""
+    ended = tx.scratch("ledger ended holds")
+    if hold_id in ended:
+        return
+    record(tx, resolution(hold_id, org, TransferKind.VOID, 0, subject))
+    ended[hold_id] = HoldEnd(TransferKind.VOID, 0)
+    available = pending(tx)
+    available[org] = available.get(org, 0) + amount_micro_usd
 
 
 @dataclass(frozen=True)

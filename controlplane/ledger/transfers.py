@@ -49,17 +49,26 @@ class Basis:
     """From what an amount was worked out, so that anybody can do it again (`pricing.py`); its fields are columns."""
 
     dispatch: int
+    """Of a call; of a worker, which of its settlements."""
     period_start: datetime
     period_end: datetime
     rate_micro_usd_per_hour: int
     shares: int
     pricebook: str
+    segment: str | None = None
+    """Of a worker's life; None for a call."""
+    seconds: int | None = None
+    """Those of the period that are charged; None for a call, which pays for all of them."""
+
+    @property
+    def charged_seconds(self) -> int:
+        """How many seconds are charged."""
+        return worker_seconds(self.period_start, self.period_end) if self.seconds is None else self.seconds
 
     @property
     def cost_micro_usd(self) -> int:
         """The amount that the rule makes of it."""
-        seconds = worker_seconds(self.period_start, self.period_end)
-        return call_charge_micro_usd(seconds, self.rate_micro_usd_per_hour, self.shares)
+        return call_charge_micro_usd(self.charged_seconds, self.rate_micro_usd_per_hour, self.shares)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +87,10 @@ class Transfer:
 
 
 def charge(org: str, amount_micro_usd: int, subject: Subject, basis: Basis) -> Transfer:
-    """The charge for one dispatch of a call."""
+    """The charge for one dispatch of a call, or for one segment of a worker in one of its settlements."""
+    part = "" if basis.segment is None else f"{basis.segment.lower()}/"
     return Transfer(
-        id=f"charge/{subject.uid}/{basis.dispatch}",
+        id=f"charge/{subject.uid}/{part}{basis.dispatch}",
         org=org,
         kind=TransferKind.CHARGE,
         amount_micro_usd=amount_micro_usd,
@@ -134,7 +144,7 @@ _AVAILABLE: Mapping[TransferKind, int] = MappingProxyType(
 _COLUMNS = (
     "id, org, kind, debit, credit, amount_micro_usd, refers_to, expires_at, reason, project, subject_kind, "
     "subject_name, subject_uid, function_uid, dispatch, period_start, period_end, rate_micro_usd_per_hour, shares, "
-    "pricebook, created_at"
+    "pricebook, segment, seconds, created_at"
 )
 
 _ADD_TRANSFERS = f"""

@@ -96,6 +96,9 @@ class LedgerTransferRow(SQLModel, table=True):
     shares: int | None = Field(sa_column=Column(SmallInteger))
     pricebook: str | None = Field(sa_column=text_column(nullable=True))
     created_at: datetime = Field(sa_column=time_column())
+    # Of a charge for a worker itself: which part of its life, and how many seconds of the period are charged.
+    segment: str | None = Field(sa_column=text_column(nullable=True))
+    seconds: int | None = Field(sa_column=bigint_column(nullable=True))
 
 
 class LedgerOpenHoldRow(SQLModel, table=True):

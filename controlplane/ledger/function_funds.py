@@ -1,0 +1,101 @@
+"""What the status of a Function says about money beyond its total: holds of its workers, what is left, segments.
+
+Read by the autoscaler when it looks at Functions, in three indexed queries for all of them; a server without a price
+asks none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from controlplane.ledger.accounts import BALANCE, balance_of
+from controlplane.ledger.worker_accounts import FundingRules
+from controlplane.store.contract import Document, Key
+from controlplane.store.database import Database
+
+_HELD = """
+SELECT function_uid, sum(held_micro_usd)::bigint AS held_micro_usd, min(funded_until) AS funded_until
+FROM worker_accounts WHERE function_uid = ANY($1::text[]) GROUP BY function_uid
+"""
+
+SEGMENTS = """
+SELECT function_uid, segment, amount_micro_usd, seconds, covered_seconds
+FROM function_segments WHERE function_uid = ANY($1::text[]) ORDER BY segment
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentSum:
+    """What all workers of a Function came to in one segment so far; of Running without what calls were charged."""
+
+    amount_micro_usd: int
+    seconds: int
+    covered_seconds: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionFunds:
+    """How a Function is funded now."""
+
+    held_micro_usd: int = 0
+    funded_until: datetime | None = None
+    """When the first of its workers must hold again."""
+    needed_micro_usd: int = 0
+    """The least that one more worker holds."""
+    available_micro_usd: int | None = None
+    """What may still be held; None when nobody limits it."""
+    segments: Mapping[str, SegmentSum] = field(default_factory=dict)
+
+    @property
+    def workers_more(self) -> int | None:
+        """How many more workers the money reaches for; None when it always does."""
+        if self.available_micro_usd is None or not self.needed_micro_usd:
+            return None
+        return self.available_micro_usd // self.needed_micro_usd
+
+
+UNPRICED = FunctionFunds()
+"""Of a Function whose workers cost nothing."""
+
+
+async def function_funds(
+    database: Database, rules: FundingRules, functions: Mapping[Key, Document]
+) -> dict[str, FunctionFunds]:
+    """How these Functions are funded, by uid."""
+    orgs: dict[str, str] = {function["metadata"]["uid"]: key.org for key, function in functions.items()}
+    if not rules.rate_micro_usd_per_hour:
+        return dict.fromkeys(orgs, UNPRICED)
+    uids = list(orgs)
+    held, sums, balances = await asyncio.gather(
+        database.fetch(_HELD, uids),
+        database.fetch(SEGMENTS, uids),
+        database.fetch(BALANCE.sql, list(set(orgs.values()))),
+    )
+    holds = {record["function_uid"]: record for record in held}
+    available = {record["key"]: balance_of(dict(record)).holdable_micro_usd for record in balances}
+    segments: dict[str, dict[str, SegmentSum]] = {}
+    for record in sums:
+        segments.setdefault(record["function_uid"], {})[record["segment"]] = segment_sum(record)
+    return {
+        uid: FunctionFunds(
+            held_micro_usd=holds[uid]["held_micro_usd"] if uid in holds else 0,
+            funded_until=holds[uid]["funded_until"] if uid in holds else None,
+            needed_micro_usd=rules.least_micro_usd,
+            available_micro_usd=available[org],
+            segments=segments.get(uid, {}),
+        )
+        for uid, org in orgs.items()
+    }
+
+
+def segment_sum(record: Any) -> SegmentSum:  # noqa: ANN401 - a driver row
+    """The sum in a row of `SEGMENTS`."""
+    return SegmentSum(
+        amount_micro_usd=record["amount_micro_usd"],
+        seconds=record["seconds"],
+        covered_seconds=record["covered_seconds"],
+    )

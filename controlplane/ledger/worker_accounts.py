@@ -1,0 +1,267 @@
+"""The account of a worker that costs something: what it was started for, what its calls took, what it holds.
+
+Opened in the transaction that starts the worker, with its first hold, and closed with its last charges; a worker
+without a price has none and costs nobody a statement. `ledger/worker_costs.py` is the rule, `capacity/attempts.py`
+opens accounts, `calls/worker_settlement.py` settles, renews and closes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from controlplane.ledger.holds import HoldOrder, holdable, place, release
+from controlplane.ledger.pricing import FLAT_BOOK
+from controlplane.ledger.transfers import Subject
+from controlplane.ledger.worker_costs import Terms
+from controlplane.machinery.quantities import parse_money
+from controlplane.settings import Settings
+from controlplane.store.contract import Key, Loader, Tx
+from controlplane.store.database import Database
+
+_SECONDS_PER_HOUR = 3_600
+
+
+@dataclass(frozen=True, kw_only=True)
+class FundingRules:
+    """The settings that funding depends on: what a worker costs, and for how long at a time that is held."""
+
+    rate_micro_usd_per_hour: int
+    pricebook: str
+    hold_seconds: int
+    hold_seconds_min: int
+    renew_seconds: int
+    teardown_seconds_max: int
+
+    @property
+    def least_micro_usd(self) -> int:
+        """The smallest hold with which a worker starts."""
+        return hold_micro_usd(self.rate_micro_usd_per_hour, self.hold_seconds_min)
+
+    @property
+    def window(self) -> timedelta:
+        """What a hold is for where the money reaches."""
+        return timedelta(seconds=self.hold_seconds)
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> FundingRules:
+        """The rules of this server."""
+        return cls(
+            rate_micro_usd_per_hour=parse_money(settings.worker_rate_usd_per_hour),
+            pricebook=f"{FLAT_BOOK}{settings.worker_rate_usd_per_hour}",
+            hold_seconds=settings.worker_hold_seconds,
+            hold_seconds_min=min(settings.worker_hold_seconds_min, settings.worker_hold_seconds),
+            renew_seconds=settings.worker_hold_renew_seconds,
+            teardown_seconds_max=settings.teardown_seconds_max,
+        )
+
+
+def hold_micro_usd(rate_micro_usd_per_hour: int, seconds: int) -> int:
+    """What a worker holds for so many seconds: its price, rounded up."""
+    return -(-(rate_micro_usd_per_hour * seconds) // _SECONDS_PER_HOUR)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerAccount:
+    """A row of `worker_accounts`."""
+
+    uid: str
+    org: str
+    project: str
+    function: str
+    function_uid: str
+    rate_micro_usd_per_hour: int
+    shares: int
+    pricebook: str
+    restores: bool
+    started_at: datetime | None = None
+    """Its process started: it costs something from here on."""
+    call_seconds: int = 0
+    """Seconds of its places that dispatches of calls took, charged or not."""
+    covered_call_seconds: int = 0
+    """Those of them that the platform paid."""
+    call_micro_usd: int = 0
+    calls_until: datetime | None = None
+    """When the last dispatch ended."""
+    settlements: int = 0
+    settled_seconds: int = 0
+    """Of Running, since the first claim."""
+    settled_call_seconds: int = 0
+    idle_micro_usd: int = 0
+    """Charged for its free places so far."""
+    hold: int = 0
+    """The number of its present hold."""
+    held_micro_usd: int = 0
+    funded_until: datetime
+    look_at: datetime
+    hold_open: bool = True
+    """Whether nothing has ended that hold yet."""
+    drained_at: datetime | None = None
+    """When the worker was asked to go."""
+
+    @property
+    def terms(self) -> Terms:
+        """What was agreed for it."""
+        return Terms(rate_micro_usd_per_hour=self.rate_micro_usd_per_hour, shares=self.shares, restores=self.restores)
+
+    @property
+    def hold_id(self) -> str:
+        """The id of its present hold in the ledger."""
+        return f"hold/{self.uid}/{self.hold}"
+
+    @property
+    def subject(self) -> Subject:
+        """What its transfers are about."""
+        return Subject(
+            kind="Attempt", project=self.project, name=self.uid, uid=self.uid, function_uid=self.function_uid
+        )
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> WorkerAccount:
+        """The account in a row of `ACCOUNT`."""
+        return cls(**{field.name: record[field.name] for field in fields(cls)})
+
+
+_LOADED = frozenset({"hold_open", "drained_at"})
+_COLUMNS = tuple(field.name for field in fields(WorkerAccount) if field.name not in _LOADED)
+
+ACCOUNT = Loader(
+    "worker account",
+    """
+SELECT w.uid AS key, w.*, a.drained_at, e.id IS NULL AS hold_open FROM worker_accounts w
+LEFT JOIN attempts a ON a.uid = w.uid
+LEFT JOIN ledger_transfers e ON e.id = 'end/hold/' || w.uid || '/' || w.hold
+WHERE w.uid = ANY($1::text[])
+""",
+)
+"""The account of a worker, by its uid; none for one that costs nothing."""
+
+STARTED = "UPDATE worker_accounts SET started_at = COALESCE(started_at, $2) WHERE uid = $1"
+"""The worker's process started; the first time stays."""
+
+ADD_CALLS = """
+UPDATE worker_accounts w SET call_seconds = w.call_seconds + n.call_seconds,
+    covered_call_seconds = w.covered_call_seconds + n.covered_call_seconds,
+    call_micro_usd = w.call_micro_usd + n.call_micro_usd, calls_until = GREATEST(w.calls_until, n.calls_until)
+FROM json_populate_recordset(NULL::worker_accounts, $rows) n WHERE w.uid = n.uid
+"""
+"""What dispatches took, once for each worker; a part of a batch."""
+
+_OPEN = f"""
+INSERT INTO worker_accounts ({", ".join(_COLUMNS)}) VALUES ({", ".join(f"${n}" for n in range(1, len(_COLUMNS) + 1))})
+"""  # noqa: S608 - constants
+
+_SETTLED = (
+    "settlements", "settled_seconds", "settled_call_seconds", "idle_micro_usd", "hold", "held_micro_usd",
+    "funded_until", "look_at",
+)  # fmt: skip
+_SAVE = f"""
+UPDATE worker_accounts SET {", ".join(f"{name} = ${n}" for n, name in enumerate(_SETTLED, 2))} WHERE uid = $1
+"""  # noqa: S608 - constants
+
+_DUE = "SELECT uid, org, project FROM worker_accounts WHERE look_at <= $1 ORDER BY look_at LIMIT $2"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallWork:
+    """What dispatches of calls took of one worker."""
+
+    call_seconds: int = 0
+    covered_call_seconds: int = 0
+    call_micro_usd: int = 0
+    calls_until: datetime | None = None
+
+    def plus(self, other: CallWork) -> CallWork:
+        """Both together."""
+        until = [time for time in (self.calls_until, other.calls_until) if time is not None]
+        return CallWork(
+            call_seconds=self.call_seconds + other.call_seconds,
+            covered_call_seconds=self.covered_call_seconds + other.covered_call_seconds,
+            call_micro_usd=self.call_micro_usd + other.call_micro_usd,
+            calls_until=max(until, default=None),
+        )
+
+
+def present_account(tx: Tx, uid: str) -> WorkerAccount | None:
+    """The account as of this point of the batch; reads `ACCOUNT`."""
+    known: dict[str, WorkerAccount | None] = tx.scratch("worker accounts")
+    if uid not in known:
+        rows = tx.rows(ACCOUNT, uid)
+        known[uid] = WorkerAccount.from_record(rows[0]) if rows else None
+    return known[uid]
+
+
+def open_account(tx: Tx, account: WorkerAccount, rules: FundingRules) -> bool:
+    """Open an account with its first hold; False, and nothing written, where the money does not reach for one.
+
+    Reads `BALANCE` of its organisation.
+    """
+    held = hold_next(tx, account, rules)
+    if held is None:
+        return False
+    tx.execute(_OPEN, [getattr(held, name) for name in _COLUMNS])
+    tx.scratch("worker accounts")[held.uid] = held
+    return True
+
+
+def save_account(tx: Tx, account: WorkerAccount) -> None:
+    """Write what settlements and holds change of it."""
+    tx.execute(_SAVE, [account.uid, *(getattr(account, name) for name in _SETTLED)])
+    tx.scratch("worker accounts")[account.uid] = account
+
+
+def close_account(tx: Tx, account: WorkerAccount) -> None:
+    """Release what it still holds and drop it."""
+    _release(tx, account)
+    tx.execute("DELETE FROM worker_accounts WHERE uid = $1", [account.uid])
+    tx.scratch("worker accounts")[account.uid] = None
+
+
+def hold_next(tx: Tx, account: WorkerAccount, rules: FundingRules, accrued_micro_usd: int = 0) -> WorkerAccount | None:
+    """The account with a hold for its next window in place of the present one; None, and nothing written, where the
+    money does not reach for the shortest. Where it reaches for less than a whole window, less is held.
+
+    `accrued_micro_usd` is what calls in its hands have taken and are charged for when they end: it is held as well.
+
+    Reads `BALANCE` of its organisation.
+    """
+    rate, most = account.rate_micro_usd_per_hour, holdable(tx, account.org)
+    seconds = rules.hold_seconds
+    if most is not None:
+        own = account.held_micro_usd if account.hold_open else 0
+        seconds = min(seconds, (most + own - accrued_micro_usd) * _SECONDS_PER_HOUR // rate)
+    if seconds < rules.hold_seconds_min:
+        return None
+    _release(tx, account)
+    window = timedelta(seconds=seconds)
+    held = replace(
+        account,
+        hold=account.hold + 1,
+        hold_open=True,
+        held_micro_usd=hold_micro_usd(rate, seconds) + accrued_micro_usd,
+        funded_until=tx.now + window,
+        look_at=tx.now + window - timedelta(seconds=min(rules.renew_seconds, seconds // 2)),
+    )
+    order = HoldOrder(
+        id=held.hold_id,
+        org=held.org,
+        amount_micro_usd=held.held_micro_usd,
+        # Nobody looks after a hold while the controllers are away: it outlives its window by another.
+        expires_at=held.funded_until + rules.window,
+        subject=held.subject,
+    )
+    place(tx, order)
+    return held
+
+
+async def due_accounts(database: Database, now: datetime, limit: int) -> list[Key]:
+    """The Attempts whose holds are to be renewed now, the most urgent first."""
+    records = await database.fetch(_DUE, now, limit)
+    return [Key("Attempt", record["org"], record["project"], record["uid"]) for record in records]
+
+
+def _release(tx: Tx, account: WorkerAccount) -> None:
+    if account.hold and account.hold_open:
+        release(tx, account.hold_id, account.subject, account.org, account.held_micro_usd)
