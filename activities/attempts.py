@@ -1,4 +1,4 @@
-"""The activity that ends a worker: give its calls back, close its row, object and token.
+"""The activity that ends a worker: give its calls back, close its row, object and token, charge what is left of it.
 
 The process is gone when this runs, or nobody can reach it, so its calls may run elsewhere from the same commit on.
 """
@@ -15,9 +15,11 @@ from activities.run_worker_contract import NODE_LOST, NODE_RESTARTED, SETTLE_ATT
 from controlplane import failpoints
 from controlplane.calls.outcomes import CallRules
 from controlplane.calls.recovery import LoseAttempt
+from controlplane.calls.worker_settlement import SettleWorker
 from controlplane.capacity.attempts import CloseAttempt
 from controlplane.capacity.endings import AttemptEnd, WorkerEnd
 from controlplane.clock import Clock
+from controlplane.ledger.worker_accounts import FundingRules
 from controlplane.store.contract import Key, Reads, Tx
 from controlplane.store.writer import Writer
 
@@ -28,9 +30,10 @@ _UNSEEN = frozenset({NODE_LOST, NODE_RESTARTED})
 class AttemptActivities:
     """Activities of `WorkerAttemptWorkflow` that touch SQL; the others are the node's."""
 
-    def __init__(self, writer: Writer, rules: CallRules, clock: Clock) -> None:
+    def __init__(self, writer: Writer, rules: CallRules, funding: FundingRules, clock: Clock) -> None:
         self._writer = writer
         self._rules = rules
+        self._funding = funding
         self._clock = clock
 
     @activity.defn(name=SETTLE_ATTEMPT)
@@ -47,7 +50,11 @@ class AttemptActivities:
         """The same for a worker that has no workflow to do it."""
         ended_at: datetime | None = None if end.outcome in _UNSEEN else self._clock.now()
         return await self._writer.write(
-            _SettleAttempt(LoseAttempt(key.name, epoch, ended_at, self._rules, end), CloseAttempt(key, end))
+            _SettleAttempt(
+                LoseAttempt(key.name, epoch, ended_at, self._rules, end),
+                CloseAttempt(key, end),
+                SettleWorker(key, ended_at, end, self._funding),
+            )
         )
 
     @property
@@ -57,20 +64,26 @@ class AttemptActivities:
 
 
 class _SettleAttempt:
-    """The loss of a worker and its close, in one change.
+    """The loss of a worker, its close and its last charges, in one change.
 
     With the close alone committed, nothing would look for its calls any more; with the loss alone, a start that failed
-    would not count yet and the next one would come without a pause.
+    would not count yet and the next one would come without a pause; without the charges, nobody would know what they
+    were for.
     """
 
-    def __init__(self, lose: LoseAttempt, close: CloseAttempt) -> None:
+    def __init__(self, lose: LoseAttempt, close: CloseAttempt, settle: SettleWorker) -> None:
         self._lose = lose
         self._close = close
+        self._settle = settle
 
     def reads(self) -> Reads:
-        lose, close = self._lose.reads(), self._close.reads()
-        return Reads(keys=(*lose.keys, *close.keys), loads=(*lose.loads, *close.loads))
+        reads = [part.reads() for part in (self._lose, self._close, self._settle)]
+        return Reads(
+            keys=[key for read in reads for key in read.keys], loads=[load for read in reads for load in read.loads]
+        )
 
     def apply(self, tx: Tx) -> AttemptEnd | None:
         self._lose.apply(tx)
-        return self._close.apply(tx)
+        end = self._close.apply(tx)
+        self._settle.apply(tx)
+        return end

@@ -22,7 +22,7 @@ from activities.farewell import Farewell
 from activities.pool_memory import PoolMemory
 from activities.queue_explainer import QueueExplainer
 from controlplane import failpoints
-from controlplane.calls.outcomes import CallRules, duration_seconds
+from controlplane.calls.outcomes import duration_seconds
 from controlplane.calls.queries import CallQueries, FunctionLoad
 from controlplane.calls.reports import Redactor
 from controlplane.capacity.attempts import StartOrder, StartWorkers
@@ -33,6 +33,8 @@ from controlplane.capacity.rows import AttemptState, LiveWorker, NodeLoad, Start
 from controlplane.clock import Clock
 from controlplane.errors import ApiError
 from controlplane.images.use import ImageUse, concerned_functions, image_use
+from controlplane.ledger.function_funds import FunctionFunds, function_funds
+from controlplane.ledger.worker_accounts import FundingRules
 from controlplane.settings import Settings
 from controlplane.store.cache import ObjectCache
 from controlplane.store.changes import ChangeFeed
@@ -58,6 +60,7 @@ class Look:
     workers: Sequence[LiveWorker]
     starts: StartRecord
     image: ImageUse
+    funds: FunctionFunds
 
     @property
     def uid(self) -> str:
@@ -98,9 +101,10 @@ class Autoscaler:
         self._redactor = redactor
         self._settings = settings
         self._clock = clock
+        self._database = database
         self._calls = CallQueries(database)
         self._workers = WorkerQueries(database)
-        self._rules = CallRules.from_settings(settings)
+        self._funding = FundingRules.from_settings(settings)
         self._due: dict[Key, float] = {}
         self._memory: dict[str, PoolMemory] = {}
         self._not_before: dict[Key, float] = {}
@@ -220,11 +224,12 @@ class Autoscaler:
         }
         if not documents:
             return
-        loads, workers, starts, node = await asyncio.gather(
+        loads, workers, starts, node, funds = await asyncio.gather(
             self._calls.loads(list(revisions)),
             self._workers.live(list(revisions)),
             self._workers.start_records(revisions),
             self._workers.node_load(self._settings.node_name),
+            function_funds(self._database, self._funding, documents),
         )
         lacking = False
         telling = []
@@ -238,6 +243,7 @@ class Autoscaler:
                 workers=workers[uid],
                 starts=starts[uid],
                 image=images[key],
+                funds=funds[uid],
             )
             memory = self._memory.setdefault(uid, PoolMemory(since=self._clock.now()))
             await self._measure(look, memory)
@@ -289,6 +295,7 @@ class Autoscaler:
             lost_starts=look.starts.lost_starts,
             last_lost_at=look.starts.last_lost_at,
             host_room=max(0, self._settings.workers_max - node.live),
+            funded_room=look.funds.workers_more,
             image=look.image.state,
             pressure=self._pressure,
         )
@@ -304,7 +311,7 @@ class Autoscaler:
             node=self._settings.node_name,
             node_workers_max=self._settings.workers_max,
             seen=frozenset(worker.row.uid for worker in look.workers),
-            rate_micro_usd_per_hour=self._rules.rate_micro_usd_per_hour,
+            funding=self._funding,
         )
         rows = await self._writer.write(StartWorkers(order))
         if rows:
@@ -338,6 +345,8 @@ class Autoscaler:
         explain_at = await self._explainer.explain(look.document, memory.seen, look.workers)
         if explain_at is not None:
             self._mark(look.key, explain_at)
+        if memory.seen.lacks_funds:
+            self._mark(look.key, at + self._settings.autoscaler_resync_seconds)
         if told.again_at is not None:
             self._mark(look.key, at + (told.again_at - self._clock.now()).total_seconds())
         if not started and not told.drain:
@@ -357,12 +366,14 @@ class Autoscaler:
             queued=load.queued + load.pending if load else 0,
             running=load.running if load else 0,
             charge_micro_usd=load.charge_micro_usd if load else 0,
-            rate_micro_usd_per_hour=self._rules.rate_micro_usd_per_hour,
+            rate_micro_usd_per_hour=self._funding.rate_micro_usd_per_hour,
             start_failures=look.starts.failures,
             failed=told.failed,
             failure_message=memory.failure_message if look.starts.failures else "",
             lost_worker=look.starts.lost_worker,
             lacks_room=told.lacks_room,
+            lacks_funds=told.lacks_funds or (look.funds.workers_more == 0 and not staying),
+            funds=look.funds,
             cold=memory.cold,
             warm=memory.warm,
             image=look.image,

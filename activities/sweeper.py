@@ -18,6 +18,7 @@ from activities.attempts import AttemptActivities
 from activities.chores import Chore
 from activities.departures import Departures
 from activities.engine import Engine, EngineUnavailableError
+from activities.funds_keeper import FundsKeeper
 from activities.ledger_keeper import LedgerKeeper
 from activities.offerings import OfferingKeeper
 from activities.queue_explainer import QueueExplainer
@@ -76,6 +77,7 @@ class Sweeper:
         attempts: AttemptActivities,
         retention: Retention,
         ledger: LedgerKeeper,
+        funds: FundsKeeper,
         offerings: OfferingKeeper,
         explainer: QueueExplainer,
         settings: Settings,
@@ -109,6 +111,7 @@ class Sweeper:
             Chore("explain late decisions", 5.0, explainer.explain_late_decisions),
             Chore("collect garbage", 30.0, self.collect_garbage),
             *ledger.chores,
+            *funds.chores,
             *offerings.chores,
             *retention.chores,
         )

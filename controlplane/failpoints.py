@@ -34,6 +34,7 @@ FAILPOINTS: Mapping[str, str] = MappingProxyType(
         "worker-leased": "Nobody has the token that was made. The node asks again, which ends that token.",
         "worker-marked": "A worker is given no more calls and was not told to go. The next look tells it.",
         "worker-settled": "An attempt is closed and its workflow does not know. The repeated activity finds it closed.",
+        "funds-renewed": "A worker holds its next window, or is to go and was not told. The next look tells it.",
         "load-observed": "A Function's status is older than its tallies. The next look writes it.",
         "function-forgotten": "A Function without calls and tallies is still there. The next visit removes it.",
         "warm-opened": "A user, a folder and a group are held for a worker that never came to be. The next start of "

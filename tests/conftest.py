@@ -19,6 +19,7 @@ pytest_plugins = [
     "tests.fixtures.clients",
     "tests.fixtures.control",
     "tests.fixtures.inspecting",
+    "tests.fixtures.paid_workers",
     "tests.fixtures.plane",
     "tests.fixtures.s3",
     "tests.fixtures.sweeping",

@@ -28,6 +28,7 @@ from activities.controllers import ControllerActivities, ControllerLoop, Togethe
 from activities.departures import Departures
 from activities.engine import Engine, EngineUnavailableError
 from activities.farewell import Farewell
+from activities.funds_keeper import FundsKeeper
 from activities.images import ImageActivities, ImageKeeper
 from activities.incarnation import EngineKeeper
 from activities.ledger_keeper import LedgerKeeper
@@ -39,6 +40,7 @@ from activities.starter import AttachBoard, Starter
 from activities.sweeper import Sweeper
 from controlplane.calls.outcomes import CallRules
 from controlplane.errors import ApiError
+from controlplane.ledger.worker_accounts import FundingRules
 from controlplane.settings import Settings
 from workers.heap import keep
 from workers.sandbox import production_runner
@@ -138,7 +140,8 @@ class Control:
         rules = CallRules.from_settings(settings)
         engine = Engine(client, settings.engine_call_seconds_max)
         board = AttachBoard()
-        attempts = AttemptActivities(writer, rules, clock)
+        funding = FundingRules.from_settings(settings)
+        attempts = AttemptActivities(writer, rules, funding, clock)
         departures = Departures(
             database=database, writer=writer, engine=engine, attempts=attempts, settings=settings, clock=clock
         )
@@ -170,6 +173,7 @@ class Control:
             attempts=attempts,
             retention=retention,
             ledger=LedgerKeeper(database, writer, clock),
+            funds=FundsKeeper(database, writer, funding, clock),
             offerings=OfferingKeeper(database, writer, clock, core.books),
             explainer=explainer,
             settings=settings,

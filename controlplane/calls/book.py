@@ -11,7 +11,7 @@ counting a queue of any length.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from controlplane.calls.history import DispatchHistory
 from controlplane.calls.looks import Unwritten
 from controlplane.calls.rows import PENDING_STATES, AttemptRow, CallRow, CallState
 from controlplane.calls.wants import Want
+from controlplane.ledger.worker_accounts import ADD_CALLS, CallWork, WorkerAccount
 from controlplane.store import sql
 from controlplane.store.contract import Key, Tx
 
@@ -29,6 +30,15 @@ if TYPE_CHECKING:
 
 Deferred = tuple[Sequence[Key], Callable[[Tx], None]]
 Json = dict[str, Any]
+
+
+@dataclass
+class _Charged:
+    """What a batch adds to the total of one Function."""
+
+    of: CallRow | WorkerAccount
+    micro_usd: int = 0
+    ended_call: bool = False
 
 
 class CallBook:
@@ -45,7 +55,9 @@ class CallBook:
         self._opened: dict[tuple[str, str], int] = {}
         self._turns: dict[tuple[str, str], int] = {}
         self._closed: set[tuple[str, str]] = set()
-        self._charges: dict[str, tuple[CallRow, int]] = {}
+        self._charges: dict[str, _Charged] = {}
+        self._work: dict[str, CallWork] = {}
+        self._unwritten_work: dict[str, CallWork] = {}
         self._empty_queues: set[str] = set()
         self.history = DispatchHistory()
         self.deferred: list[Deferred] = []
@@ -109,8 +121,22 @@ class CallBook:
 
     def charge(self, row: CallRow, micro_usd: int) -> None:
         """Add what a dispatch of this call cost to the tally of its Function, and note that one ended now."""
-        before = self._charges[row.function_uid][1] if row.function_uid in self._charges else 0
-        self._charges[row.function_uid] = (row, before + micro_usd)
+        charged = self._charges.setdefault(row.function_uid, _Charged(row))
+        charged.micro_usd += micro_usd
+        charged.ended_call = True
+
+    def charge_worker(self, account: WorkerAccount, micro_usd: int) -> None:
+        """Add what a worker itself cost to the tally of its Function."""
+        self._charges.setdefault(account.function_uid, _Charged(account)).micro_usd += micro_usd
+
+    def work(self, attempt_uid: str, work: CallWork) -> None:
+        """Note in the account of a worker, if it has one, what a dispatch took of it."""
+        for kept in (self._work, self._unwritten_work):
+            kept[attempt_uid] = kept.get(attempt_uid, CallWork()).plus(work)
+
+    def worked(self, attempt_uid: str) -> CallWork:
+        """What the dispatches that this batch ended took of a worker."""
+        return self._work.get(attempt_uid, CallWork())
 
     def attempt(self, loaded: AttemptRow | None) -> AttemptRow | None:
         """The worker as of this point of the batch."""
@@ -186,7 +212,9 @@ class CallBook:
             _TURN_SESSIONS: _sessions(self._turns),
             _CLOSE_SESSIONS: _sessions(dict.fromkeys(self._closed, 0)),
             _PATCH_ATTEMPTS: list(self._attempt_patches.values()),
+            ADD_CALLS: [{"uid": uid, **vars(work)} for uid, work in self._unwritten_work.items()],
         }
+        self._unwritten_work = {}
         self._opened, self._turns, self._closed, self._attempt_patches = {}, {}, set(), {}
         self._empty_queues = set()
         return {part: rows for part, rows in parts.items() if rows}
@@ -207,10 +235,10 @@ class CallBook:
             for version, count in ((before, -1), (after, 1)):
                 for column in _tallied(version):
                     tallies.setdefault(row.function_uid, _empty_tally(row))[column] += count
-        for function_uid, (row, micro_usd) in self._charges.items():
-            tally = tallies.setdefault(function_uid, _empty_tally(row))
-            tally["charge_micro_usd"] += micro_usd
-            tally["last_end_at"] = self._now
+        for function_uid, charged in self._charges.items():
+            tally = tallies.setdefault(function_uid, _empty_tally(charged.of))
+            tally["charge_micro_usd"] += charged.micro_usd
+            tally["last_end_at"] = self._now if charged.ended_call else None
         self._changed, self._charges = set(), {}
         return {
             _SAVE_CALLS: saved,
@@ -234,7 +262,7 @@ def _tallied(row: CallRow | None) -> tuple[str, ...]:
     return (_TALLIED[row.state], "alone") if needs_worker else (_TALLIED[row.state],)
 
 
-def _empty_tally(row: CallRow) -> Json:
+def _empty_tally(row: CallRow | WorkerAccount) -> Json:
     return {
         "function_uid": row.function_uid,
         "org": row.org,

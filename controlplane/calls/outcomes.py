@@ -22,6 +22,7 @@ from controlplane.calls.transitions import Ending
 from controlplane.clock import format_time
 from controlplane.ledger.pricing import FLAT_BOOK
 from controlplane.ledger.transfers import Basis, Subject, charge, record
+from controlplane.ledger.worker_accounts import CallWork
 from controlplane.machinery.quantities import parse_duration, parse_money
 from controlplane.settings import Settings
 from controlplane.store.contract import Document, Tx
@@ -177,8 +178,8 @@ def _charged(tx: Tx, row: CallRow, outcome: Outcome, rules: CallRules) -> CallRo
     """The row with what its present dispatch costs, which enters the ledger with this batch."""
     if row.state is not CallState.RUNNING or row.started_at is None:
         return row
-    cost = 0
-    if outcome.ran_until is not None and not _is_our_loss(row, outcome):
+    cost, book = 0, CallBook.of(tx)
+    if outcome.ran_until is not None:
         basis = Basis(
             dispatch=row.dispatches,
             period_start=row.started_at,
@@ -187,10 +188,25 @@ def _charged(tx: Tx, row: CallRow, outcome: Outcome, rules: CallRules) -> CallRo
             shares=row.concurrency or 1,
             pricebook=rules.pricebook,
         )
-        cost = basis.cost_micro_usd
-        record(tx, charge(row.org, cost, _subject(row), basis))
-    CallBook.of(tx).charge(row, cost)
+        is_covered = _is_our_loss(row, outcome)
+        if not is_covered:
+            cost = basis.cost_micro_usd
+            record(tx, charge(row.org, cost, _subject(row), basis))
+        if rules.rate_micro_usd_per_hour and row.attempt is not None:
+            book.work(row.attempt, _work(basis, cost, is_covered=is_covered))
+    book.charge(row, cost)
     return replace(row, charge_micro_usd=row.charge_micro_usd + cost)
+
+
+def _work(basis: Basis, cost_micro_usd: int, *, is_covered: bool) -> CallWork:
+    """What the dispatch took of its worker: nobody is charged for that a second time as for an idle place."""
+    seconds = basis.charged_seconds
+    return CallWork(
+        call_seconds=seconds,
+        covered_call_seconds=seconds if is_covered else 0,
+        call_micro_usd=cost_micro_usd,
+        calls_until=basis.period_end,
+    )
 
 
 def _is_our_loss(row: CallRow, outcome: Outcome) -> bool:

@@ -214,6 +214,7 @@ class ForgetFunction:
     def apply(self, tx: Tx) -> None:
         tx.execute("DELETE FROM call_sessions WHERE function_uid = $1", (self._function_uid,))
         tx.execute("DELETE FROM function_load WHERE function_uid = $1", (self._function_uid,))
+        tx.execute("DELETE FROM function_segments WHERE function_uid = $1", (self._function_uid,))
 
 
 def _running(tx: Tx, uid: str, attempt: AttemptRow) -> CallRow | None:

@@ -32,6 +32,10 @@ class Phase(StrEnum):
     FAILED = "Failed"
 
 
+UNFUNDED = "Unfunded"
+"""The reason of `calls/waits.py` that is about money."""
+FUNDED = ("True", "Funded", "the call can be paid for")
+
 TERMINAL = frozenset({Phase.CANCELLED, Phase.SUCCEEDED, Phase.FAILED})
 
 EDGES: Mapping[Phase, frozenset[Phase]] = {
@@ -76,7 +80,9 @@ def is_terminal(document: Document) -> bool:
 def claimed(document: Document, now: datetime, *, attempt: str, epoch: int) -> Document:
     """Running on the worker of `attempt`."""
     changes = {"startTime": format_time(now), "worker": {"attempt": attempt, "epoch": epoch}}
-    return _moved(document, Phase.RUNNING, now, "", "running on a worker", ("True", "Claimed"), changes)
+    moved = _moved(document, Phase.RUNNING, now, "", "running on a worker", ("True", "Claimed"), changes)
+    moved["status"]["conditions"] = _with_funded(moved["status"]["conditions"], now, FUNDED)
+    return moved
 
 
 def returned_to_queue(document: Document, now: datetime) -> Document:
@@ -113,6 +119,8 @@ def waiting(document: Document, now: datetime, reason: str, message: str) -> Doc
     """As it was, but it says why it waits now; `reason` is one of `calls/waits.py`."""
     status = document["status"]
     conditions = _with_scheduled(status.get("conditions", ()), now, "False", reason, message)
+    funded = ("False", reason, message) if reason == UNFUNDED else FUNDED
+    conditions = _with_funded(conditions, now, funded)
     return {**document, "status": {**status, "message": message, "conditions": conditions}}
 
 
@@ -190,6 +198,17 @@ def _with_scheduled(
         "lastTransitionTime": moved,
     }
     return [scheduled, *kept]
+
+
+def _with_funded(conditions: list[dict[str, Any]], now: datetime, told: tuple[str, str, str]) -> list[dict[str, Any]]:
+    """The conditions with Funded set, if the call has it and it says something else."""
+    value, reason, message = told
+    return [
+        {**each, "status": value, "reason": reason, "message": message, "lastTransitionTime": format_time(now)}
+        if each["type"] == "Funded" and each["status"] != value
+        else each
+        for each in conditions
+    ]
 
 
 _SCHEDULED_MESSAGES = {

@@ -32,6 +32,7 @@ class WaitReason(StrEnum):
     ENGINE_UNAVAILABLE = "EngineUnavailable"
     STARTUP_FAILED = "StartupFailed"
     WORKERS_STARTING = "WorkersStarting"
+    UNFUNDED = "Unfunded"
     NO_ROOM = "NoRoom"
     NO_WORKER = "NoWorker"
     RETRY_SCHEDULED = "RetryScheduled"
@@ -58,6 +59,8 @@ class Pool:
     start_failures: int = 0
     """Starts that failed since the last that succeeded."""
     last_failure: str = ""
+    lacks_funds: bool = False
+    """Another worker cannot be paid."""
     lacks_room: bool = False
     """No host has room for another worker."""
     awaits_engine: bool = False
@@ -76,6 +79,7 @@ _RULES: Sequence[tuple[WaitReason, Callable[[Pool], bool]]] = (
     (WaitReason.ENGINE_UNAVAILABLE, lambda pool: pool.awaits_engine),
     (WaitReason.STARTUP_FAILED, lambda pool: pool.start_failures > 0),
     (WaitReason.WORKERS_STARTING, lambda pool: pool.starting > 0),
+    (WaitReason.UNFUNDED, lambda pool: pool.lacks_funds),
     (WaitReason.NO_ROOM, lambda pool: pool.lacks_room),
 )
 """The first that holds is the reason: what must change before anything behind it matters."""
@@ -96,6 +100,7 @@ _STORED = {
     WaitReason.ENGINE_UNAVAILABLE: "no worker yet: the engine that starts them does not answer",
     WaitReason.STARTUP_FAILED: "no worker yet: the last start failed",
     WaitReason.WORKERS_STARTING: "no worker yet: one is being started",
+    WaitReason.UNFUNDED: "no worker yet: the organisation lacks the credit for one; the call goes on when it has some",
     WaitReason.NO_ROOM: "no worker yet: the hosts have no room for another one",
     WaitReason.NO_WORKER: "no worker yet: one is about to be started",
 }
@@ -132,6 +137,10 @@ def pool_of(function: Document) -> Pool:
         starting=workers.get("starting", 0),
         start_failures=0 if failed is None else 1,
         last_failure=failed or "",
+        lacks_funds=any(
+            condition["type"] == "Funded" and condition["status"] == "False"
+            for condition in status.get("conditions", ())
+        ),
         lacks_room=status.get("message") == NO_ROOM_MESSAGE,
     )
 

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from controlplane.capacity.endings import AttemptEnd, WorkerEnd, attempt_end
-from controlplane.capacity.rows import COLUMNS, AttemptState, WorkerRow
+from controlplane.capacity.rows import COLUMNS, LOST, AttemptState, WorkerRow
 from controlplane.clock import format_time
 from controlplane.identity.tokens import REVOKE_ATTEMPT
 from controlplane.ids import new_uid
+from controlplane.ledger.accounts import BALANCE
+from controlplane.ledger.worker_accounts import FundingRules, WorkerAccount, open_account
 from controlplane.machinery.kind import API_VERSION
 from controlplane.machinery.quantities import format_money
 from controlplane.store.contract import Document, Key, Loader, Reads, Tx
@@ -30,7 +32,8 @@ _WORKER = Loader(
 )
 _SLOTS = Loader(
     "slots of a function",
-    """SELECT function_uid AS key, slot, max(epoch) AS epoch, bool_or(state <> 'finished') AS taken
+    """SELECT function_uid AS key, slot, max(epoch) AS epoch, bool_or(state <> 'finished') AS taken,
+        (array_agg(reason ORDER BY epoch DESC))[1] AS last_reason
     FROM attempts WHERE function_uid = ANY($1::text[]) GROUP BY function_uid, slot""",
 )
 _LIVE_UIDS = Loader(
@@ -73,11 +76,15 @@ class StartOrder:
     node: str
     node_workers_max: int
     seen: frozenset[str]
-    rate_micro_usd_per_hour: int
+    funding: FundingRules
 
 
 class StartWorkers:
-    """Creates the rows and Attempt objects of new workers; the result is their rows, perhaps none."""
+    """Creates the rows and Attempt objects of new workers; the result is their rows, perhaps none.
+
+    Each that costs something gets an account with a first hold; where the money reaches for no further hold, no
+    further worker is started.
+    """
 
     def __init__(self, order: StartOrder) -> None:
         self._order = order
@@ -87,7 +94,9 @@ class StartWorkers:
     def reads(self) -> Reads:
         order = self._order
         objects = (Key("Attempt", order.function_key.org, order.function_key.project, uid) for uid in self._uids)
-        loads = ((_SLOTS, order.function_uid), (_LIVE_UIDS, order.function_uid), (_NODE_LOAD, order.node))
+        loads = [(_SLOTS, order.function_uid), (_LIVE_UIDS, order.function_uid), (_NODE_LOAD, order.node)]
+        if order.funding.rate_micro_usd_per_hour:
+            loads.append((BALANCE, order.function_key.org))
         return Reads(keys=(order.function_key, *objects), loads=loads)
 
     def apply(self, tx: Tx) -> list[WorkerRow]:
@@ -102,15 +111,38 @@ class StartWorkers:
         load = sum(record["live"] for record in tx.rows(_NODE_LOAD, order.node)) + started.get(order.node, 0)
         slots = tx.rows(_SLOTS, order.function_uid)
         taken = {record["slot"] for record in slots if record["taken"]}
-        epochs = {record["slot"]: record["epoch"] for record in slots}
+        last = {record["slot"]: record for record in slots}
         rows: list[WorkerRow] = []
         for uid in self._uids[: max(0, order.node_workers_max - load)]:
             slot = _free_slot(taken)
+            before = last.get(slot, {"epoch": 0, "last_reason": None})
+            if not self._fund(tx, function, uid, restores=before["last_reason"] == LOST):
+                break
             taken.add(slot)
-            rows.append(self._start(tx, function, uid, slot, epochs.get(slot, 0) + 1))
+            rows.append(self._start(tx, function, uid, slot, before["epoch"] + 1))
         started[order.function_uid] = True
         started[order.node] = started.get(order.node, 0) + len(rows)
         return rows
+
+    def _fund(self, tx: Tx, function: Document, uid: str, *, restores: bool) -> bool:
+        """Whether the worker may be started: it costs nothing, or has an account with a hold now."""
+        order = self._order
+        if not order.funding.rate_micro_usd_per_hour:
+            return True
+        account = WorkerAccount(
+            uid=uid,
+            org=order.function_key.org,
+            project=order.function_key.project,
+            function=order.function_key.name,
+            function_uid=order.function_uid,
+            rate_micro_usd_per_hour=order.funding.rate_micro_usd_per_hour,
+            shares=function["spec"]["scaling"]["targetConcurrency"],
+            pricebook=order.funding.pricebook,
+            restores=restores,
+            funded_until=tx.now,
+            look_at=tx.now,
+        )
+        return open_account(tx, account, order.funding)
 
     def _start(self, tx: Tx, function: Document, uid: str, slot: str, epoch: int) -> WorkerRow:
         order = self._order
@@ -146,7 +178,7 @@ class StartWorkers:
                 row.concurrency, row.node, row.created_at,
             ),
         )  # fmt: skip
-        tx.put(row.key, _attempt_document(function, row, order.rate_micro_usd_per_hour))
+        tx.put(row.key, _attempt_document(function, row, order.funding.rate_micro_usd_per_hour))
         return row
 
 

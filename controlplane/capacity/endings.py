@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
+from types import MappingProxyType
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,8 @@ _OUT_OF_MEMORY = "OutOfMemory"
 _START_TIMED_OUT = "StartTimedOut"
 _TIMED_OUT = "StartupTimeout"
 _LEASE = "LeaseExpired"
-_STOPPED = frozenset({"Stopped", "FunctionDeleted"})
+_DRAINED_REASONS = MappingProxyType({"Stopped": "Stopped", "FunctionDeleted": "Stopped", "Unfunded": "Unfunded"})
+"""What the Attempt says of a worker that was asked to go; of any other reason that it was released."""
 
 
 def attempt_end(end: WorkerEnd, *, was_ready: bool, drain_reason: str | None) -> AttemptEnd:
@@ -68,7 +70,7 @@ def attempt_end(end: WorkerEnd, *, was_ready: bool, drain_reason: str | None) ->
         message = "the worker did not take calls in the time it had"
         return AttemptEnd(phase="Failed", reason=_TIMED_OUT, message=message, **told)
     if drain_reason is not None:
-        reason = "Stopped" if drain_reason in _STOPPED else "Released"
+        reason = _DRAINED_REASONS.get(drain_reason, "Released")
         return AttemptEnd(phase="Cancelled", reason=reason, message=f"let go: {drain_reason}", **told)
     if end.outcome == "NotStarted":
         return AttemptEnd(phase="Failed", reason="StartFailed", message=end.message or "it was not started", **told)
@@ -90,6 +92,13 @@ def worker_loss(end: WorkerEnd, drain_reason: str | None) -> Loss:
     if end.outcome in _BY_ITSELF:
         return Loss(suspicious=True, how=_how(end).replace("the worker", "its worker", 1))
     return Loss(suspicious=False, how="its worker was lost")
+
+
+def is_platforms_fault(end: WorkerEnd, drain_reason: str | None) -> bool:
+    """Whether the platform ended a worker that nobody had asked to go, so that it pays for its start and its stop."""
+    if end.outcome in _SHUT_DOWN and drain_reason is None:
+        return True
+    return _is_lost(end, drain_reason) and not worker_loss(end, drain_reason).suspicious
 
 
 def _is_lost(end: WorkerEnd, drain_reason: str | None) -> bool:

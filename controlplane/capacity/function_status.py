@@ -13,13 +13,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from controlplane.clock import format_time
 from controlplane.images.use import CATALOG, ImageState, ImageUse
+from controlplane.ledger.function_funds import UNPRICED, FunctionFunds
+from controlplane.ledger.worker_costs import Segment
 from controlplane.machinery.conditions import Condition, with_condition
 from controlplane.machinery.kind import Document
 from controlplane.machinery.quantities import format_duration, format_money
 from controlplane.store.contract import Key, Reads, Tx
 
 NO_ROOM_MESSAGE = "waiting for room on a host"
+NO_FUNDS_MESSAGE = "waiting for credit to pay a worker"
 
 SHORTEST_SECONDS = 0.01
 """Nothing quicker is told as an estimate: a client reads it as the time a person waits."""
@@ -56,6 +60,9 @@ class Observation:
     lost_worker: bool = False
     """The last worker that ended did not go because it was asked to."""
     lacks_room: bool = False
+    lacks_funds: bool = False
+    """A worker would be started, or would have to be for the next call, and cannot be paid."""
+    funds: FunctionFunds = UNPRICED
     cold: Band | None = None
     warm: Band | None = None
     image: ImageUse = CATALOG
@@ -82,7 +89,8 @@ def observed_status(function: Document, seen: Observation, now: datetime) -> Doc
         phase, reason, message = _phase(function, seen)
         status |= {"phase": phase, "reason": reason, "message": message, "observedGeneration": generation}
         ready = _ready_condition(function, seen, generation)
-        status["conditions"] = with_condition(status.get("conditions", []), ready, now)
+        conditions = with_condition(status.get("conditions", []), ready, now)
+        status["conditions"] = with_condition(conditions, _funded_condition(seen, generation), now)
     status["workers"] = {
         "ready": seen.ready,
         "busy": seen.busy,
@@ -95,7 +103,10 @@ def observed_status(function: Document, seen: Observation, now: datetime) -> Doc
         **status.get("cost", {}),
         "totalUSD": format_money(seen.charge_micro_usd),
         "rateUSDPerHour": format_money(seen.live * seen.rate_micro_usd_per_hour),
+        **_funds(status.get("cost", {}), seen),
     }
+    if seen.funds.funded_until is None:
+        status["cost"].pop("fundedUntilTime", None)
     estimate = _estimate(status.get("estimate", {}), seen)
     if estimate:
         status["estimate"] = estimate
@@ -136,6 +147,8 @@ _PHASE_WITHOUT_IMAGE = {ImageState.PENDING: "Pending", ImageState.FAILED: "Faile
 def _waiting(seen: Observation, message: str) -> str:
     if seen.start_failures:
         return f"the last start failed: {seen.failure_message}" if seen.failure_message else "the last start failed"
+    if seen.lacks_funds:
+        return NO_FUNDS_MESSAGE
     return NO_ROOM_MESSAGE if seen.lacks_room else message
 
 
@@ -157,6 +170,45 @@ def _ready_condition(function: Document, seen: Observation, generation: int) -> 
     if function["spec"]["scaling"]["minWorkers"] > 0:
         return ready("False", "Starting", "the first worker has not started yet")
     return ready("True", "ScaledToZero", "ready to take calls; workers start with the first one")
+
+
+def _funded_condition(seen: Observation, generation: int) -> Condition:
+    """Whether a worker can be paid for calls that wait now, or come next."""
+    if not seen.lacks_funds:
+        return Condition("Funded", "True", "Funded", "calls can be paid for", generation)
+    needed, left = format_money(seen.funds.needed_micro_usd), format_money(seen.funds.available_micro_usd or 0)
+    message = (
+        f"a worker holds {needed} USD at least before it starts and {left} USD are available; calls stay queued and go "
+        "on when the organisation is granted credit or other workers release what they hold"
+    )
+    return Condition("Funded", "False", "InsufficientCredits", message, generation)
+
+
+def _funds(stored: Mapping[str, Any], seen: Observation) -> dict[str, Any]:
+    """What `status.cost` says of holds and segments; nothing of a Function whose workers never cost anything."""
+    funds, told = seen.funds, dict[str, Any]()
+    if funds.held_micro_usd or "heldUSD" in stored:
+        told["heldUSD"] = format_money(funds.held_micro_usd)
+    if funds.funded_until is not None:
+        told["fundedUntilTime"] = format_time(funds.funded_until)
+    if not funds.segments:
+        return told
+    segments: dict[str, Any] = {}
+    beside = sum(each.amount_micro_usd for name, each in funds.segments.items() if name != Segment.RUNNING)
+    for segment in Segment:
+        found = funds.segments.get(segment)
+        if found is None:
+            continue
+        # What calls were charged is Running as well, and everything that is charged is in the total.
+        amount = seen.charge_micro_usd - beside if segment is Segment.RUNNING else found.amount_micro_usd
+        name = segment.lower()
+        segments |= {f"{name}USD": format_money(amount), f"{name}Seconds": found.seconds}
+        if found.covered_seconds:
+            segments[f"{name}CoveredSeconds"] = found.covered_seconds
+    covered = [segment for segment in Segment if f"{segment.lower()}CoveredSeconds" in segments]
+    if covered:
+        segments["coveredByNodus"] = covered
+    return {**told, "bySegment": segments}
 
 
 def _estimate(stored: Mapping[str, Any], seen: Observation) -> dict[str, Any]:

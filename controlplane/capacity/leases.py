@@ -18,6 +18,7 @@ from controlplane.clock import Clock, format_time
 from controlplane.errors import ApiError, Reason, not_found
 from controlplane.identity.tokens import TokenHasher, mint_attempt_token
 from controlplane.images.use import CATALOG, use_of
+from controlplane.ledger.worker_accounts import STARTED
 from controlplane.secrets.environment import NoteSecretUse, SecretReader, WorkerEnvironment
 from controlplane.secrets.held import HoldVersions
 from controlplane.store.cache import ObjectCache
@@ -184,7 +185,9 @@ class _NotePhase:
         if self._guarantees is not None:
             status["guarantees"] = self._guarantees
         if self._phase == "Starting":
-            status["timings"] = {**_timings(document), "commandStartedTime": format_time(tx.now)}
+            started = format_time(tx.now)
+            status["timings"] = {**_timings(document), "commandStartedTime": started, "billingStartTime": started}
+            tx.execute(STARTED, (self._key.name, tx.now))
         tx.put(self._key, {**document, "status": status})
 
 

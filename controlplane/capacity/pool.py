@@ -30,6 +30,7 @@ class DrainReason(StrEnum):
     DELETED = "FunctionDeleted"
     MAKES_ROOM = "MakesRoom"
     CANCELLED = "CallCancelled"
+    UNFUNDED = "Unfunded"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +76,8 @@ class PoolFacts:
     last_lost_at: datetime | None = None
     host_room: int = 0
     """Workers that may still be started on the hosts, whoever they are for."""
+    funded_room: int | None = None
+    """Workers more that the organisation can pay for; None when nobody limits that."""
     image: ImageState = ImageState.READY
     """Whether workers can be started from the image, must wait for it, or never will be."""
     pressure: bool = False
@@ -94,6 +97,8 @@ class PoolPlan:
     """When the plan will change without any other cause."""
     lacks_room: bool = False
     """More would be started if the hosts had room."""
+    lacks_funds: bool = False
+    """More would be started if they could be paid."""
 
 
 def member_of(worker: LiveWorker, revision: str) -> Member:
@@ -134,7 +139,8 @@ def plan(facts: PoolFacts) -> PoolPlan:
     old = [member for member in live if not member.current]
     failed = facts.image is ImageState.FAILED or facts.start_failures >= facts.start_failures_max
     start, again_at = _to_start(facts, desired, current, failed=failed)
-    room = max(0, min(start, facts.host_room))
+    funded = start if facts.funded_room is None else min(start, facts.funded_room)
+    room = max(0, min(funded, facts.host_room))
     rolled = _rolled(desired, current, old, stuck=start > 0 and room == 0)
     idle, idle_again_at = _idle(facts, desired, current)
     times = [time for time in (again_at, idle_again_at) if time is not None]
@@ -144,7 +150,8 @@ def plan(facts: PoolFacts) -> PoolPlan:
         drain=(*rolled, *idle),
         failed=failed,
         again_at=min(times, default=None),
-        lacks_room=start > room,
+        lacks_room=start > facts.host_room,
+        lacks_funds=start > funded,
     )
 
 

@@ -16,6 +16,7 @@ from activities.engine import Engine
 from activities.farewell import Farewell
 from activities.queue_explainer import QueueExplainer
 from controlplane.calls.outcomes import CallRules
+from controlplane.ledger.worker_accounts import FundingRules
 from controlplane.resources.answers import DeleteOptions
 from tests.fixtures.control import ControlWorld, open_world
 from tests.fixtures.eventually import eventually
@@ -35,7 +36,7 @@ async def autoscaler(world: ControlWorld) -> Autoscaler:
     engine = Engine(await world.client(), 5.0)
     departures = Departures(
         database=core.database, writer=core.writer, engine=engine, settings=core.settings, clock=core.clock,
-        attempts=AttemptActivities(core.writer, rules, core.clock),
+        attempts=AttemptActivities(core.writer, rules, FundingRules.from_settings(core.settings), core.clock),
     )  # fmt: skip
     return Autoscaler(
         database=core.database, writer=core.writer, feed=core.feed, cache=core.cache, engine=engine,

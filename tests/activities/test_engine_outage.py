@@ -15,6 +15,7 @@ from activities.incarnation import EngineKeeper
 from controlplane.calls.outcomes import CallRules
 from controlplane.calls.queries import CallQueries
 from controlplane.calls.rows import CallRef
+from controlplane.ledger.worker_accounts import FundingRules
 from controlplane.machinery.kind import Document
 from controlplane.store.incarnation import known_incarnation, note_first_incarnation
 from tests.fixtures.calls import MarkStarted
@@ -120,7 +121,9 @@ async def test_two_processes_that_notice_it_start_over_once(world: ControlWorld)
     await core.writer.write(MarkStarted(refs))
     await note_first_incarnation(core.database, "another database")
     engine = Engine(await world.client(), 5.0)
-    attempts = AttemptActivities(core.writer, CallRules.from_settings(core.settings), core.clock)
+    attempts = AttemptActivities(
+        core.writer, CallRules.from_settings(core.settings), FundingRules.from_settings(core.settings), core.clock
+    )
     keepers = [
         EngineKeeper(database=core.database, writer=core.writer, engine=engine, attempts=attempts) for _ in range(2)
     ]

@@ -100,7 +100,7 @@ async def test_a_worker_is_closed_in_the_commit_that_gives_its_calls_back(sweepi
     batches, mutations = calls.writer.stats.batches, calls.writer.stats.mutations
     key = Key("Attempt", ORG, PROJECT, worker.claimant.attempt)
     end = WorkerEnd(outcome="Exited", exit_code=1)
-    settle = AttemptActivities(calls.writer, calls.rules, calls.clock).settle
+    settle = AttemptActivities(calls.writer, calls.rules, calls.funding, calls.clock).settle
     assert await settle(key, worker.claimant.epoch, end) == await settle(key, worker.claimant.epoch, end)
     assert calls.writer.stats.batches - batches == calls.writer.stats.mutations - mutations == 2
     row = await calls.attempt(worker)

@@ -35,7 +35,7 @@ async def start(calls: Calls, count: int = 1, *, revision: str = "r1", **changes
         "node": "local",
         "node_workers_max": 32,
         "seen": frozenset(worker.row.uid for worker in live),
-        "rate_micro_usd_per_hour": 36_000,
+        "funding": calls.funding,
     }
     return await calls.writer.write(StartWorkers(StartOrder(**{**told, **changes})))
 

@@ -1,0 +1,227 @@
+"""A worker itself is charged once for what its calls did not take of it, and holds the price of what comes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from activities.ledger_keeper import LedgerKeeper
+from controlplane.capacity.endings import WorkerEnd
+from controlplane.ledger.accounts import set_floor
+from controlplane.ledger.credits import GrantCredit
+from controlplane.ledger.worker_accounts import hold_micro_usd
+from tests.fixtures.calls import ORG, Calls, succeeded
+from tests.fixtures.paid_workers import MICRO_USD_A_SECOND, PaidWorkers
+
+WINDOW_SECONDS = 300
+
+
+async def draining(calls: Calls) -> tuple[bool, str | None, object]:
+    [row] = await calls.database.fetch("SELECT draining, drain_reason, kill_at FROM attempts")
+    return row["draining"], row["drain_reason"], row["kill_at"]
+
+
+async def test_calls_free_places_start_and_stop_add_up_to_the_worker(calls: Calls, paid: PaidWorkers) -> None:
+    worker = await paid.ready(boot_seconds=7)
+    [name] = await calls.create()
+    await worker.take()
+    calls.clock.advance(10)
+    await worker.claim(succeeded(name), take=0)
+    calls.clock.advance(20)
+    await paid.drain(worker)
+    calls.clock.advance(3)
+    await paid.end(worker)
+    uid = worker.claimant.attempt
+    call_uid = (await calls.get("FunctionCall", name))["metadata"]["uid"]
+    # Two places for 30 s, of which a call took 10 s of one.
+    assert await paid.entries("charge") == [
+        (f"charge/{call_uid}/1", 50),
+        (f"charge/{uid}/boot/1", 70),
+        (f"charge/{uid}/running/1", 250),
+        (f"charge/{uid}/teardown/1", 30),
+    ]
+    assert await paid.total() == 400 == 40 * MICRO_USD_A_SECOND
+    assert await paid.actual(worker) == {
+        "costUSD": "0.0004",
+        "hours": "0.0111",
+        "segments": {
+            "bootUSD": "0.00007", "bootSeconds": 7, "runningUSD": "0.0003", "runningSeconds": 30,
+            "teardownUSD": "0.00003", "teardownSeconds": 3,
+        },
+    }  # fmt: skip
+    timings = (await calls.get("Attempt", uid))["status"]["timings"]
+    assert (timings["bootSeconds"], timings["teardownSeconds"]) == (7, 3)
+
+
+async def test_an_end_that_is_told_again_charges_nothing_more(calls: Calls, paid: PaidWorkers) -> None:
+    worker = await paid.ready()
+    calls.clock.advance(30)
+    for _ in range(5):
+        await paid.end(worker)
+        calls.clock.advance(10)
+    assert await paid.total() == 30 * MICRO_USD_A_SECOND
+    assert len(await paid.entries("charge")) == 1
+    assert (await paid.balance()).held_micro_usd == 0
+
+
+@pytest.mark.parametrize(
+    ("end", "drained", "expected", "covered"),
+    [
+        (WorkerEnd(outcome="NodeLost"), None, {"runningSeconds": 20}, ["Boot"]),
+        (WorkerEnd(outcome="Drained", exit_code=0), None, {"runningSeconds": 30}, ["Boot"]),
+        (WorkerEnd(outcome="Drained", exit_code=0), "Idle", {"bootSeconds": 5, "runningSeconds": 30}, None),
+        (WorkerEnd(outcome="Exited", exit_code=1), None, {"bootSeconds": 5, "runningSeconds": 30}, None),
+        (WorkerEnd(outcome="OutOfMemory", signal=9), None, {"bootSeconds": 5, "runningSeconds": 30}, None),
+    ],
+    ids=["its node vanished", "its node was stopped", "it was let go", "its code ended it", "it grew too large"],
+)
+async def test_who_ends_a_worker_pays_for_its_start(
+    calls: Calls,
+    paid: PaidWorkers,
+    end: WorkerEnd,
+    drained: str | None,
+    expected: dict[str, int],
+    covered: list[str] | None,
+) -> None:
+    worker = await paid.ready(boot_seconds=5)
+    calls.clock.advance(20)
+    await worker.claim(take=0)
+    calls.clock.advance(10)
+    if drained is not None:
+        await paid.drain(worker, drained)
+    await paid.end(worker, end)
+    segments = (await paid.actual(worker))["segments"]
+    assert {name: segments[name] for name in ("bootSeconds", "runningSeconds") if segments[name]} == expected
+    assert segments.get("coveredByNodus") == covered
+    assert await paid.total() == sum(expected.values()) * MICRO_USD_A_SECOND
+
+
+async def test_time_of_calls_that_the_platform_lost_is_charged_to_nobody(calls: Calls, paid: PaidWorkers) -> None:
+    worker = await paid.ready()
+    await calls.create("a", "b")
+    await worker.take(2)
+    calls.clock.advance(40)
+    await worker.claim(take=0)
+    await paid.end(worker, WorkerEnd(outcome="NodeLost"))
+    assert await paid.total() == 0
+    actual = await paid.actual(worker)
+    assert (actual["costUSD"], actual["segments"]["runningCoveredSeconds"]) == ("0.00", 40)
+    # The one that takes its place brings it back.
+    again = await paid.ready(boot_seconds=6)
+    await paid.end(again, WorkerEnd(outcome="Exited", exit_code=1))
+    segments = (await paid.actual(again))["segments"]
+    assert (segments["restoreSeconds"], segments["restoreUSD"]) == (6, "0.00006")
+    assert "bootSeconds" not in segments
+
+
+async def test_an_idle_worker_is_charged_as_it_goes_and_holds_the_next_window(calls: Calls, paid: PaidWorkers) -> None:
+    worker = await paid.ready(boot_seconds=10)
+    uid, window_micro_usd = worker.claimant.attempt, WINDOW_SECONDS * MICRO_USD_A_SECOND
+    assert (await paid.balance()).held_micro_usd == window_micro_usd
+    for _ in range(40):
+        calls.clock.advance(15)
+        await paid.keeper.renew()
+        await paid.keeper.renew()
+        assert (await paid.balance()).held_micro_usd == window_micro_usd
+    # Holds end 30 s before they are used up: after 270 and 540 s.
+    assert await paid.entries("hold") == [(f"hold/{uid}/{number}", window_micro_usd) for number in (1, 2, 3)]
+    assert await paid.entries("charge") == [(f"charge/{uid}/running/1", 2_700), (f"charge/{uid}/running/2", 2_700)]
+    await paid.drain(worker)
+    await paid.end(worker)
+    assert (await paid.balance()).held_micro_usd == 0
+    assert await paid.total() == 610 * MICRO_USD_A_SECOND
+
+
+async def test_a_long_call_is_not_charged_a_second_time_as_idle_time(calls: Calls, paid: PaidWorkers) -> None:
+    worker = await paid.ready()
+    names = await calls.create("a", "b", timeout="3600s")
+    await worker.take(2)
+    for _ in range(5):
+        calls.clock.advance(199.5)
+        await paid.keeper.renew()
+    for name in names:
+        await worker.claim(succeeded(name), take=0)
+    await paid.end(worker, WorkerEnd(outcome="Exited", exit_code=0))
+    assert await paid.total() == 2 * 998 * MICRO_USD_A_SECOND // 2
+    assert [entry for entry, _ in await paid.entries("charge") if "/running/" in entry] == []
+
+
+async def test_where_the_money_ends_no_worker_is_started_and_a_shorter_window_is_held(
+    calls: Calls, paid: PaidWorkers
+) -> None:
+    await set_floor(calls.database, ORG, 0)
+    assert await paid.start() == []
+    left = hold_micro_usd(36_000, 2 * WINDOW_SECONDS + 70)
+    await calls.writer.write(GrantCredit(ORG, "welcome", left, ""))
+    rows = await paid.start(5)
+    assert len(rows) == 3
+    assert [amount for _, amount in await paid.entries("hold")] == [3_000, 3_000, 700]
+    assert await paid.start() == []
+    assert (await paid.balance()).available_micro_usd == 0
+
+
+async def test_a_worker_that_cannot_be_paid_any_more_finishes_its_calls_and_takes_no_new_one(
+    calls: Calls, paid: PaidWorkers
+) -> None:
+    await set_floor(calls.database, ORG, 0)
+    await calls.writer.write(GrantCredit(ORG, "welcome", 400 * MICRO_USD_A_SECOND, ""))
+    worker = await paid.ready()
+    first, second = await calls.create("a", "b", timeout="3600s")
+    assert await worker.take() == [first]
+    for _ in range(37):
+        assert await draining(calls) == (False, None, None)
+        calls.clock.advance(10)
+        await paid.keeper.renew()
+        await worker.claim(take=0)
+    # The call has taken 370 s of one place and the other was idle: 30 s of the worker are left, too few to hold.
+    assert await draining(calls) == (True, "Unfunded", None)
+    calls.clock.advance(1_000)
+    await paid.keeper.renew()
+    assert await worker.take() == []
+    await worker.claim(succeeded(first), take=0)
+    assert (await calls.status(first))["phase"] == "Succeeded"
+    end = await paid.end(worker)
+    assert end is not None
+    assert (end.phase, end.reason) == ("Cancelled", "Unfunded")
+    assert (await calls.status(second))["phase"] == "Queued"
+    assert (await paid.balance()).held_micro_usd == 0
+    assert await paid.start() == []
+    await calls.writer.write(GrantCredit(ORG, "more", 4_000 * MICRO_USD_A_SECOND, ""))
+    again = await paid.ready()
+    assert await again.take() == [second]
+
+
+async def test_a_worker_is_renewed_after_its_hold_has_expired_while_nobody_looked(
+    calls: Calls, paid: PaidWorkers
+) -> None:
+    worker = await paid.ready()
+    calls.clock.advance(5_000)
+    await LedgerKeeper(calls.database, calls.writer, calls.clock).expire_holds()
+    assert (await paid.balance()).held_micro_usd == 0
+    await paid.keeper.renew()
+    assert (await paid.balance()).held_micro_usd == WINDOW_SECONDS * MICRO_USD_A_SECOND
+    await paid.end(worker)
+    assert await paid.total() == 5_000 * MICRO_USD_A_SECOND
+
+
+async def test_a_worker_without_a_price_holds_nothing_and_writes_nothing(calls: Calls, paid: PaidWorkers) -> None:
+    free = paid.with_rules(rate_micro_usd_per_hour=0)
+    worker = await free.ready(boot_seconds=3)
+    calls.clock.advance(1_000)
+    await free.keeper.renew()
+    await free.end(worker)
+    for table in ("ledger_transfers", "worker_accounts", "function_segments"):
+        assert await calls.database.fetch(f"SELECT * FROM {table}") == []
+
+
+async def test_a_leftover_account_of_a_worker_that_is_gone_is_closed(calls: Calls, paid: PaidWorkers) -> None:
+    worker = await paid.ready()
+    await calls.database.execute(
+        "UPDATE attempts SET state = 'finished', finished_at = $1", calls.clock.now() + timedelta(seconds=1)
+    )
+    calls.clock.advance(400)
+    await paid.keeper.renew()
+    assert await calls.database.fetch("SELECT * FROM worker_accounts") == []
+    assert (await paid.balance()).held_micro_usd == 0
+    assert await paid.end(worker) is not None
