@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 
 from api.app import create_app
 from api.blobs import BlobRoutes
-from api.calls import CallRoutes
+from api.calls import ViewRoutes
 from api.cancels import CancelsRoute
 from api.claims import ClaimsRoute
 from api.deps import Deps, SubresourceHandler
@@ -26,6 +26,7 @@ from api.streams import Streams
 from controlplane.calls.cancels import WaitingCancels
 from controlplane.calls.dispatcher import Dispatcher
 from controlplane.calls.evidence import LateReports
+from controlplane.calls.function_charges import FunctionAuditor
 from controlplane.calls.inspection import CallInspector
 from controlplane.capacity.leases import AttemptLeases
 from controlplane.identity.authenticator import Authenticator
@@ -101,7 +102,7 @@ def _deps(core: Core, cancels: WaitingCancels) -> Deps:
             ("functions", "claims", "POST"): _claims(core),
             ("functions", "cancels", "POST"): CancelsRoute(core.writer, cancels, core.settings),
             **logs.subresources(),
-            **CallRoutes(inspector).subresources(),
+            **ViewRoutes(inspector, FunctionAuditor(core.database)).subresources(),
             **ServiceAccountRoutes(core.resources, core.clock).subresources(),
         },
         routes=[

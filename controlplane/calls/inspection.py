@@ -16,6 +16,7 @@ import orjson
 from controlplane.calls.charges import TRANSFERS, TRANSFERS_MAX, CallTransfer, charges_status
 from controlplane.calls.rows import CallRow, CallState
 from controlplane.calls.selection import engine_lag
+from controlplane.calls.shown import view
 from controlplane.calls.timeline import PastDispatch, timeline_status
 from controlplane.calls.wait_view import WAITING_STATES, LastDispatch, Seen, Workers, wait_status
 from controlplane.calls.waits import Place, Pool, pool_of
@@ -24,7 +25,6 @@ from controlplane.capacity.rows import WorkerQueries
 from controlplane.clock import Clock
 from controlplane.errors import not_found
 from controlplane.images.use import image_use
-from controlplane.machinery.kind import API_VERSION
 from controlplane.settings import Settings
 from controlplane.store.cache import ObjectCache
 from controlplane.store.contract import Document, Key
@@ -107,9 +107,6 @@ SELECT doc #>> '{status,message}' FROM objects WHERE kind = 'Attempt' AND org = 
 """
 
 
-_SHOWN = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
-
-
 class CallInspector:
     """Answers the questions, from one database."""
 
@@ -125,7 +122,7 @@ class CallInspector:
         async with self._database.snapshot() as connection:
             document, row = await _call(connection, key)
             past = await self._past(connection, document)
-        return _view("FunctionCallTimeline", document, timeline_status(document, past, row, self._clock.now()))
+        return view("FunctionCallTimeline", document, timeline_status(document, past, row, self._clock.now()))
 
     async def charges(self, key: Key) -> Document:
         """The call's FunctionCallCharges; NotFound when there is no such call."""
@@ -134,7 +131,7 @@ class CallInspector:
             past = await self._past(connection, document)
             records = await connection.fetch(TRANSFERS, document["metadata"]["uid"], TRANSFERS_MAX)
         transfers = [CallTransfer(**dict(record)) for record in records]
-        return _view("FunctionCallCharges", document, charges_status(document, past, transfers))
+        return view("FunctionCallCharges", document, charges_status(document, past, transfers))
 
     async def _past(self, connection: Connection, document: Document) -> list[PastDispatch]:
         """The dispatches of the call that have ended and are kept, oldest first."""
@@ -157,7 +154,7 @@ class CallInspector:
             failure = starts.last_failure_message or ""
             seen = replace(seen, pool=replace(seen.pool, start_failures=starts.failures, last_failure=failure))
         late_seconds = self._settings.engine_answer_seconds_max
-        return _view("FunctionCallWait", document, wait_status(document, seen, self._clock.now(), late_seconds))
+        return view("FunctionCallWait", document, wait_status(document, seen, self._clock.now(), late_seconds))
 
     async def _look(self, connection: Connection, row: CallRow) -> Seen:
         settings, now = self._settings, self._clock.now()
@@ -227,8 +224,3 @@ async def _call(connection: Connection, key: Key) -> tuple[Document, CallRow | N
         raise not_found("functioncalls", key.name)
     row = CallRow.from_record(dict(record)) if record["uid"] is not None else None
     return orjson.loads(record["object_doc"]), row
-
-
-def _view(kind: str, document: Document, status: Document) -> Document:
-    metadata = {name: document["metadata"][name] for name in _SHOWN if name in document["metadata"]}
-    return {"kind": kind, "apiVersion": API_VERSION, "metadata": metadata, "status": status}

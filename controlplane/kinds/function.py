@@ -11,6 +11,7 @@ from datetime import datetime
 
 from controlplane.errors import ApiError, Cause, Reason, invalid, told
 from controlplane.kinds.catalog import CATALOG_ADVICE, is_offered
+from controlplane.kinds.charge_views import FunctionChargesStatus
 from controlplane.kinds.function_models import FunctionSpec, FunctionStatus
 from controlplane.kinds.membership import APP_LABEL, join_app
 from controlplane.kinds.references import digest_of
@@ -294,6 +295,13 @@ FUNCTION = Kind(
             "How the runtime around a worker hears of cancels and tells what has stopped.",
             kind="FunctionCancels",
             scope="functions:claim",
+        ),
+        Subresource(
+            "charges",
+            ("get",),
+            "How its cost came about: calls, warm workers, starts and stops, worked out once more from the ledger.",
+            kind="FunctionCharges",
+            status=FunctionChargesStatus,
         ),
     ),
     deletion_finalizer="nodus.dev/workers",

@@ -71,6 +71,7 @@ class LedgerTransferRow(SQLModel, table=True):
             unique=True,
             postgresql_where=text("kind IN ('post', 'void', 'expire')"),
         ),
+        Index("ledger_transfers_workers", "function_uid", "seq", postgresql_where=text("segment IS NOT NULL")),
         Index("ledger_transfers_refunded", "refers_to", postgresql_where=text("kind = 'refund'")),
     )
 
