@@ -34,6 +34,7 @@ DURATION_DEFAULT = timedelta(days=90)
 DURATION_MAX = timedelta(hours=8760)
 """Both are the protocol's: a program's token is renewed at least once a year."""
 _BODY_BYTES_MAX = 16_384
+"""Room for all scopes that one may name."""
 
 
 class TokenRequestBody(ApiModel):

@@ -1,4 +1,4 @@
-"""The operator's command: `python -m workers up|api|control|node|init|health|ledger`.
+"""The operator's command: `python -m workers up|api|control|node|init|health|ledger|admin`.
 
 Each command imports only what it runs, since a process should not pay for the others' libraries.
 """
@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 import uvloop
 
-from workers.configuration import read_settings
+from workers.configuration import read_operator_key, read_settings
 from workers.heap import loading
 from workers.logs import configure_logging
 from workers.names import ProcessName
@@ -79,7 +79,11 @@ def init(
     with loading():
         from workers.initialise import initialise
 
-    token = asyncio.run(initialise(read_settings(), key_file))
+    try:
+        operator_key = read_operator_key()
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(str(error)) from None
+    token = asyncio.run(initialise(read_settings(), key_file, operator_key))
     if token is not None and key_file is None:
         typer.echo(f"NODUS_API_KEY={token}")
 
@@ -91,6 +95,15 @@ def ledger(context: typer.Context) -> None:
         from workers.ledger import app as commands
 
     commands(context.args, prog_name="python -m workers ledger")
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
+def admin(context: typer.Context) -> None:
+    """Look after organisations, members and keys."""
+    with loading():
+        from workers.admin import app as commands
+
+    commands(context.args, prog_name="python -m workers admin")
 
 
 @app.command()

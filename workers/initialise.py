@@ -20,15 +20,16 @@ POLL_SECONDS = 0.05
 VERSIONS = Path(__file__).resolve().parents[1] / "migrations" / "versions"
 
 
-async def initialise(settings: Settings, key_file: Path | None) -> str | None:
+async def initialise(settings: Settings, key_file: Path | None, operator_key: str | None = None) -> str | None:
     """Migrate and bootstrap; the admin key when this call made one, which `key_file` then holds.
 
-    A lost key file gets another key. Waits for a database that is just starting. Several hosts may do it at once.
+    A lost key file gets another key. An `operator_key` is kept as the administrator's, and the first start then makes
+    no other. Waits for a database that is just starting. Several hosts may do it at once.
     """
-    if key_file is not None and await is_initialised(settings, key_file):
+    if operator_key is None and key_file is not None and await is_initialised(settings, key_file):
         return None
     await (await _connected(settings.database_url)).close()
-    token = await _initialise(settings, key_file)
+    token = await _initialise(settings, key_file, operator_key)
     if token is not None and key_file is not None:
         write_private(key_file, token + "\n")
     return token
@@ -44,14 +45,16 @@ async def is_initialised(settings: Settings, key_file: Path) -> bool:
     return await _revision(settings.database_url) == newest_revision()
 
 
-async def _initialise(settings: Settings, key_file: Path | None) -> str | None:
-    from controlplane.identity.bootstrap import bootstrap, issue_admin_key
+async def _initialise(settings: Settings, key_file: Path | None, operator_key: str | None) -> str | None:
+    from controlplane.identity.bootstrap import bootstrap, issue_admin_key, keep_operator_key
     from controlplane.store.migrate import migrate
     from workers.wiring import open_core
 
     await migrate(settings.database_url)
     async with open_core(settings) as core:
-        token = (await bootstrap(core.writer, settings, core.clock)).token
+        token = (await bootstrap(core.writer, settings, core.clock, given=operator_key)).token
+        if operator_key is not None:
+            await keep_operator_key(core.database, settings, core.clock, operator_key)
         if token is None and key_file is not None and read_private(key_file) is None:
             token = await issue_admin_key(core.database, settings, core.clock)
     return token

@@ -23,7 +23,7 @@ from activities.run_worker_contract import node_task_queue
 from controlplane.clock import SystemClock
 from controlplane.settings import Settings
 from workers.client_files import Access, write_client_env, write_kubeconfig
-from workers.configuration import read_settings
+from workers.configuration import read_operator_key, read_settings
 from workers.engines.postgres import EmbeddedPostgres
 from workers.engines.temporal import EmbeddedTemporal
 from workers.health import api_is_ready, polls
@@ -151,7 +151,7 @@ class Machine:
 
     async def _make_tables(self) -> None:
         """Most starts find the tables and the key; only another start pays for a process that makes them."""
-        if await is_initialised(self._settings, self._folder.admin_key):
+        if read_operator_key() is None and await is_initialised(self._settings, self._folder.admin_key):
             return
         await run_to_end(
             [sys.executable, "-m", "workers", "init", "--key-file", str(self._folder.admin_key)],

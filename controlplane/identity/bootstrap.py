@@ -31,6 +31,7 @@ FIRST_ORG = "default"
 FIRST_PROJECT = "default"
 FIRST_MEMBER = "admin"
 _ADMIN_KEY_NAME = "admin"
+_OPERATOR_KEY_NAME = "operator"
 
 # Before there were members, an administrator was whoever had a key for everything.
 _ADMINS = Loader(
@@ -45,6 +46,14 @@ _ADMINS = Loader(
 )
 _ADMIN = "SELECT user_uuid, uid FROM credential_owners WHERE org = $1 AND role = 'Owner' ORDER BY uid LIMIT 1"
 _ADOPT = "UPDATE tokens SET owner = $3 WHERE org = $1 AND principal = $2 AND kind = 'apikey' AND owner IS NULL"
+_KEEP_OPERATOR_KEY = f"""
+WITH earlier AS (
+    DELETE FROM tokens
+    WHERE org = $2 AND kind = 'apikey' AND name = '{_OPERATOR_KEY_NAME}' AND uid IS NULL AND hash <> $1
+)
+{INSERT_API_KEY}
+ON CONFLICT (hash) DO UPDATE SET principal = $3, name = $4, owner = $10, revoked_at = NULL
+"""  # noqa: S608 - constants
 _REVOKE_OTHERS = """
 UPDATE tokens SET revoked_at = $4
 WHERE org = $1 AND principal = $2 AND kind = 'apikey' AND hash <> $3 AND revoked_at IS NULL
@@ -61,13 +70,16 @@ class BootstrapResult:
     token: str | None
 
 
-async def bootstrap(writer: Writer, settings: Settings, clock: Clock, org: str = FIRST_ORG) -> BootstrapResult:
-    """Make the organisation, its first project, member and key unless that was done before.
+async def bootstrap(
+    writer: Writer, settings: Settings, clock: Clock, org: str = FIRST_ORG, *, given: str | None = None
+) -> BootstrapResult:
+    """Make the organisation, its first project, member and key unless that was done before; a `given` key is the first,
+    and nobody needs to be told it.
 
     Safe to call from several processes at once. What an earlier release made is completed: its administrator becomes a
     Member, to whom all of their keys then belong.
     """
-    token = new_api_key()
+    token = given or new_api_key()
     now = clock.now()
     user_uuid = str(uuid.uuid4())
     label = user_label(user_uuid)
@@ -80,7 +92,19 @@ async def bootstrap(writer: Writer, settings: Settings, clock: Clock, org: str =
         member=await _object(MEMBER, FIRST_MEMBER, {"role": Role.OWNER.value}, label, now),
     )
     admin = await writer.write(beginning)
-    return BootstrapResult(org=org, project=FIRST_PROJECT, user_uuid=admin, token=token if admin == user_uuid else None)
+    told = token if admin == user_uuid and given is None else None
+    return BootstrapResult(org=org, project=FIRST_PROJECT, user_uuid=admin, token=told)
+
+
+async def keep_operator_key(database: Database, settings: Settings, clock: Clock, token: str) -> None:
+    """Let this key, which an operator keeps outside, be one of the first administrator; the one before it ends.
+
+    In one statement, so that there is always one that works; `bootstrap` must have run.
+    """
+    admin, member = await _first_admin(database)
+    token_hash = TokenHasher(settings.secret_key).hash(token)
+    row = (token_hash, FIRST_ORG, admin, _OPERATOR_KEY_NAME, ["*"], ["*"], clock.now(), None, None, member)
+    await database.execute(_KEEP_OPERATOR_KEY, *row)
 
 
 async def issue_admin_key(database: Database, settings: Settings, clock: Clock) -> str:
@@ -97,14 +121,19 @@ async def rotate_admin_key(database: Database, settings: Settings, clock: Clock)
 
 
 async def _issue(database: Database, settings: Settings, clock: Clock) -> tuple[str, bytes, str]:
+    admin, member = await _first_admin(database)
+    token = new_api_key()
+    token_hash = TokenHasher(settings.secret_key).hash(token)
+    await database.execute(INSERT_API_KEY, *_key_row(token_hash, FIRST_ORG, admin, clock.now(), member))
+    return token, token_hash, admin
+
+
+async def _first_admin(database: Database) -> tuple[str, str]:
+    """User and Member of the first Owner of the first organisation."""
     rows = await database.fetch(_ADMIN, FIRST_ORG)
     if not rows:
         raise RuntimeError("there is no administrator yet: start the server once")
-    admin: str = rows[0]["user_uuid"]
-    token = new_api_key()
-    token_hash = TokenHasher(settings.secret_key).hash(token)
-    await database.execute(INSERT_API_KEY, *_key_row(token_hash, FIRST_ORG, admin, clock.now(), rows[0]["uid"]))
-    return token, token_hash, admin
+    return rows[0]["user_uuid"], rows[0]["uid"]
 
 
 def _key_row(token_hash: bytes, org: str, user_uuid: str, now: datetime, member: str) -> tuple[object, ...]:

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import sys
-from pathlib import Path
-
 from controlplane.store.database import Database
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.fixtures.commands import run_workers
 
 
 async def command(database_url: str, *words: str) -> tuple[int, str]:
     """Exit code and all output of one command."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "workers", "ledger", *words, cwd=ROOT, stdout=-1, stderr=-2,
-        env={**os.environ, "NODUS_SERVER_DATABASE_URL": database_url},
-    )  # fmt: skip
-    output, _ = await process.communicate()
-    return process.returncode or 0, output.decode()
+    return await run_workers(database_url, "ledger", *words)
 
 
 async def test_an_operator_grants_limits_and_verifies(database_url: str, database: Database) -> None:

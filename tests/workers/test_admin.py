@@ -1,0 +1,127 @@
+"""The operator's commands about organisations, members and keys, beside a server that runs."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from controlplane.identity.authenticator import Authenticator
+from controlplane.identity.principal import Principal
+from controlplane.identity.tokens import new_api_key
+from controlplane.settings import Settings
+from tests.fixtures.app import ROOT, ServedApi
+from tests.fixtures.commands import run_workers
+from tests.fixtures.eventually import eventually
+from workers.admin import app
+from workers.initialise import initialise
+from workers.wiring import open_core
+
+
+@pytest.fixture
+def api(api: ServedApi, monkeypatch: pytest.MonkeyPatch) -> ServedApi:
+    """A server, with its settings in the environment as its operator has them."""
+    settings = api.core.settings
+    monkeypatch.setenv("NODUS_SERVER_DATABASE_URL", settings.database_url)
+    monkeypatch.setenv("NODUS_SERVER_DATA_DIR", str(settings.data_dir))
+    monkeypatch.setenv("NODUS_SERVER_SECRET_KEY", settings.secret_key.get_secret_value())
+    return api
+
+
+async def admin(api: ServedApi, line: str) -> tuple[int, str]:
+    """Exit code and output; in a thread, since the command has an event loop of its own, and starts sooner there."""
+    result = await asyncio.to_thread(CliRunner().invoke, app, line.split())
+    return result.exit_code, result.output
+
+
+async def told(api: ServedApi, line: str) -> str:
+    code, output = await admin(api, line)
+    assert code == 0, output
+    return output
+
+
+async def key(api: ServedApi, line: str) -> dict[str, str]:
+    """The header of the key that a command tells."""
+    found = re.search(r"NODUS_API_KEY=(\S+)", await told(api, line))
+    assert found is not None
+    return {"Authorization": f"Bearer {found[1]}"}
+
+
+async def whoami(api: ServedApi, headers: dict[str, str]) -> httpx.Response:
+    return await api.client.get("/auth/whoami", headers=headers)
+
+
+async def test_an_operator_makes_an_organisation_and_looks_after_its_members_and_keys(api: ServedApi) -> None:
+    owner = await key(api, "create-org acme")
+
+    async def is_complete() -> bool:
+        told: dict[str, Any] = (await whoami(api, owner)).json()
+        return (told["org"], told["role"], told["projects"]) == ("acme", "Owner", ["default"])
+
+    await eventually(is_complete, within=60)
+    code, output = await admin(api, "create-org acme")
+    assert (code, "exists already" in output) == (2, True)
+    assert (await told(api, "orgs")).split() == ["acme", "default"]
+    assert "ada Viewer" in await told(api, "create-member ada --role Viewer --org acme")
+    ada = await key(api, "create-key laptop --member ada --org acme --expires 24h")
+    assert (await whoami(api, ada)).json()["scopes"] == ["*:read"]
+    await told(api, "set-role ada Admin --org acme")
+
+    async def is_admin() -> bool:
+        return bool((await whoami(api, ada)).json()["role"] == "Admin")
+
+    await eventually(is_admin, within=60)
+    assert "ada Admin" in await told(api, "members --org acme")
+    assert re.search(r"^laptop nodus_\S{6} \* \* 2", await told(api, "keys --org acme"), re.MULTILINE)
+    await told(api, "revoke-key laptop --org acme")
+
+    async def is_unknown() -> bool:
+        return (await whoami(api, ada)).status_code == 401
+
+    await eventually(is_unknown, within=60)
+    apps = f"{ROOT}/namespaces/default/apps"
+    await api.client.post(apps, json={"metadata": {"name": "a"}, "spec": {}})
+    assert (await api.client.get(apps, headers=owner)).json()["items"] == []
+
+
+async def test_what_cannot_be_done_is_told_with_what_would_help(api: ServedApi) -> None:
+    for line, code, words in (
+        ("create-org Acme", 2, "lower case"),
+        ("keys --org nowhere", 2, "admin orgs"),
+        ("create-key k --member nobody", 1, "there is no Member"),
+        ("set-role admin Viewer", 1, "fix: Give another Member the role Owner first"),
+        ("create-key k --expires soon", 2, "duration"),
+    ):
+        found, output = await admin(api, line)
+        assert (found, words in " ".join(output.split())) == (code, True), output
+
+
+async def test_an_operators_key_of_a_file_or_the_environment_is_the_administrators(
+    database_url: str, tmp_path: Path
+) -> None:
+    file, first, second = tmp_path / "key", new_api_key(), new_api_key()
+    file.write_text(f"{first}\n")
+    settings = Settings(database_url=database_url, data_dir=tmp_path, secret_key="5c" * 32, token_cache_seconds=0.0)
+    same = {"secret_key": "5c" * 32, "data_dir": str(tmp_path)}
+
+    async def principal(token: str) -> Principal | None:
+        async with open_core(settings) as core:
+            authenticate, header = Authenticator(core.database, settings, core.clock), f"Bearer {token}".encode()
+            return (await authenticate.look_again([header]))[header]
+
+    code, output = await run_workers(database_url, "init", operator_key_file=str(file), **same)
+    # Nothing is told: whoever keeps the key knows it.
+    assert (code, "NODUS_API_KEY" in output) == (0, False), output
+    assert await initialise(settings, None, first) is None
+    known = await principal(first)
+    assert known is not None
+    assert known.role == "Owner"
+    assert await initialise(settings, None, second) is None
+    assert (await principal(first), await principal(second)) == (None, known)
+    code, output = await run_workers(database_url, "init", operator_key="short", **same)
+    assert (code, "openssl rand" in output) == (2, True)

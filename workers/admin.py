@@ -1,0 +1,219 @@
+"""The operator's commands about who may do what: `python -m workers admin …`.
+
+They need PostgreSQL and nothing else of the server, and go through the one write path with the checks of the API, so
+they may be used while everything runs; what they make is what the API shows and changes. Only making an organisation is
+for operators alone: whoever asks the API belongs to one already. Keys are told once, on standard output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Callable, Coroutine
+from datetime import timedelta
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from controlplane.clock import format_time
+from controlplane.errors import ApiError
+from controlplane.identity.bootstrap import FIRST_MEMBER, FIRST_ORG, bootstrap
+from controlplane.identity.principal import Principal, PrincipalKind
+from controlplane.kinds.api_key import API_KEY
+from controlplane.kinds.member import MEMBER
+from controlplane.kinds.organization import ORGANIZATION
+from controlplane.kinds.roles import Role
+from controlplane.machinery.grammar import NAME_PATTERN, SENTENCES
+from controlplane.machinery.kind import Document, Kind
+from controlplane.machinery.quantities import parse_duration
+from controlplane.resources.answers import CreateOptions, DeleteOptions
+from controlplane.store.contract import Key, Selection
+from workers.configuration import read_settings
+from workers.wiring import Core, open_core
+
+app = typer.Typer(no_args_is_help=True, help="Look after organisations, members and keys.")
+
+Org = Annotated[str, typer.Option(help="The organisation.")]
+Name = Annotated[str, typer.Argument(help="A name of lower case letters, digits and '-'.")]
+_PAGE, _PAGE_BYTES = 500, 8 << 20
+"""What is read at once."""
+_ORGANISATIONS = "SELECT name FROM objects WHERE kind = 'Organization' ORDER BY name LIMIT $1"
+_ORGANISATIONS_MAX = 10_000
+"""Organisations of one listing."""
+
+
+@app.command("create-org")
+def create_org(name: Name) -> None:
+    """Make an organisation with a project `default` and a Member `admin`, and tell the key of that Owner once."""
+    _check_name(name)
+
+    async def make(core: Core) -> str:
+        made = await bootstrap(core.writer, core.settings, core.clock, name)
+        if made.token is None:
+            raise typer.BadParameter(f'the organisation "{name}" exists already')
+        return made.token
+
+    typer.echo(f"NODUS_API_KEY={_run(make)}")
+
+
+@app.command("orgs")
+def orgs() -> None:
+    """List the organisations."""
+
+    async def read(core: Core) -> list[str]:
+        return [row["name"] for row in await core.database.fetch(_ORGANISATIONS, _ORGANISATIONS_MAX)]
+
+    for name in _run(read):
+        typer.echo(name)
+
+
+@app.command("create-member")
+def create_member(
+    name: Name,
+    role: Annotated[Role, typer.Option(help="What they may do.")] = Role.MEMBER,
+    email: Annotated[str | None, typer.Option(help="Where they are reached.")] = None,
+    org: Org = FIRST_ORG,
+) -> None:
+    """Make a Member; `create-key --member` then makes their first key."""
+    spec = {"role": role.value} | ({"email": email} if email else {})
+    made = _run(lambda core: _create(core, MEMBER, org, name, spec))
+    typer.echo(f"{made['metadata']['name']} {made['spec']['role']} {made['status']['user']}")
+
+
+@app.command("set-role")
+def set_role(name: Name, role: Role, org: Org = FIRST_ORG) -> None:
+    """Change the role of a Member; it reaches all their keys within a second."""
+
+    def changed(stored: Document) -> Document:
+        return {**stored, "spec": {**stored["spec"], "role": role.value}}
+
+    async def change(core: Core) -> None:
+        await _require_org(core, org)
+        key = Key(MEMBER.kind, org, "", name)
+        await core.resources.changer.change(key, changed, _operator(org), body=None, dry_run=False)
+
+    _run(change)
+    typer.echo(f"{name} {role.value}")
+
+
+@app.command("members")
+def members(org: Org = FIRST_ORG) -> None:
+    """List the members of an organisation."""
+    for found in _run(lambda core: _list(core, MEMBER, org)):
+        typer.echo(f"{found['metadata']['name']} {found['spec']['role']} {found['status']['user']}")
+
+
+@app.command("create-key")
+def create_key(
+    name: Name,
+    member: Annotated[str, typer.Option(help="The Member it belongs to, whose role bounds it.")] = FIRST_MEMBER,
+    scope: Annotated[list[str] | None, typer.Option(help="What it may do; by default whatever the role may.")] = None,
+    project: Annotated[list[str] | None, typer.Option(help="Projects it may reach; by default all.")] = None,
+    expires: Annotated[str | None, typer.Option(help="How long it lives, such as 720h; by default for ever.")] = None,
+    org: Org = FIRST_ORG,
+) -> None:
+    """Make a key of a Member and tell it once."""
+    lifetime = None if expires is None else _duration(expires)
+
+    async def make(core: Core) -> Document:
+        spec: Document = {"member": member}
+        spec |= {"scopes": scope} if scope else {}
+        spec |= {"projects": project} if project else {}
+        spec |= {"expirationTime": format_time(core.clock.now() + lifetime)} if lifetime else {}
+        return await _create(core, API_KEY, org, name, spec)
+
+    made = _run(make)
+    if "token" not in made["status"]:
+        raise typer.BadParameter(f'the key "{name}" exists already; its token cannot be told again')
+    typer.echo(f"NODUS_API_KEY={made['status']['token']}")
+
+
+@app.command("keys")
+def keys(org: Org = FIRST_ORG) -> None:
+    """List the keys of an organisation, without what opens anything."""
+    for found in _run(lambda core: _list(core, API_KEY, org)):
+        status = found["status"]
+        typer.echo(
+            f"{found['metadata']['name']} {status['prefix']} {','.join(status['scopes'])} "
+            f"{','.join(status['projects'])} {found['spec'].get('expirationTime', 'never')}"
+        )
+
+
+@app.command("revoke-key")
+def revoke_key(name: Name, org: Org = FIRST_ORG) -> None:
+    """End a key, and within a second whatever it has open."""
+
+    async def end(core: Core) -> None:
+        await _require_org(core, org)
+        await core.resources.deleter.delete(Key(API_KEY.kind, org, "", name), DeleteOptions())
+
+    _run(end)
+    typer.echo(f"{name} is revoked")
+
+
+def _run(do: Callable[[Core], Coroutine[Any, Any, Any]]) -> Any:  # noqa: ANN401 - what `do` returns
+    """Do it on an open core; a refusal is told as the API would tell it."""
+
+    async def run() -> Any:  # noqa: ANN401
+        async with _core() as core:
+            return await do(core)
+
+    try:
+        return asyncio.run(run())
+    except ApiError as error:
+        typer.echo(f"{error.message}\nfix: {error.fix}", err=True)
+        raise typer.Exit(1) from None
+
+
+@contextlib.asynccontextmanager
+async def _core() -> AsyncIterator[Core]:
+    async with open_core(read_settings()) as core:
+        yield core
+
+
+async def _create(core: Core, kind: Kind, org: str, name: str, spec: Document) -> Document:
+    await _require_org(core, org)
+    body = {"metadata": {"name": name}, "spec": spec}
+    answer = await core.resources.creator.create(kind, "", body, _operator(org), CreateOptions())
+    made: Document = orjson.loads(answer.body)
+    return made
+
+
+async def _list(core: Core, kind: Kind, org: str) -> list[Document]:
+    await _require_org(core, org)
+    found: list[Document] = []
+    selection = Selection(kind=kind.kind, org=org, project="")
+    after: Key | None = None
+    while True:
+        page = await core.objects.list_page(selection, limit=_PAGE, bytes_max=_PAGE_BYTES, after=after)
+        found += [orjson.loads(document) for document in page.documents]
+        if page.next_key is None:
+            return found
+        after = page.next_key
+
+
+async def _require_org(core: Core, org: str) -> None:
+    if await core.objects.get(Key(ORGANIZATION.kind, org, "", org)) is None:
+        raise typer.BadParameter(f'there is no organisation "{org}"; `admin orgs` lists them')
+
+
+def _operator(org: str) -> Principal:
+    """Whoever can reach the database with the server's settings may do everything."""
+    everything = frozenset({"*"})
+    return Principal(
+        kind=PrincipalKind.USER, org=org, id="operator", label="operator", scopes=everything, projects=everything
+    )
+
+
+def _check_name(name: str) -> None:
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise typer.BadParameter(SENTENCES[NAME_PATTERN])
+
+
+def _duration(text: str) -> timedelta:
+    try:
+        return timedelta(seconds=parse_duration(text))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
