@@ -44,7 +44,7 @@ class LeasedImage:
 class Lease:
     """What an attempt is to run, and the token that speaks for it. Held in memory only.
 
-    `memory_bytes` and `cpus` are what the Function asks for at least; None when it does not say.
+    `memory_bytes`, `disk_bytes` and `cpus` are what the Function asks for at least; None when it does not say.
     """
 
     token: str
@@ -60,6 +60,7 @@ class Lease:
     sidecars: tuple[SidecarPlan, ...] = ()
     image: LeasedImage | None = None
     memory_bytes: int | None = None
+    disk_bytes: int | None = None
     cpus: float | None = None
 
 
@@ -95,6 +96,7 @@ class NodeApi:
             directory=told.get("workingDir") or None,
             image=LeasedImage(**told["image"]) if told.get("image") else None,
             memory_bytes=quantity_bytes(resources["memory"]) if "memory" in resources else None,
+            disk_bytes=quantity_bytes(told["diskLeast"]) if told.get("diskLeast") else None,
             cpus=quantity_milli(resources["cpu"]) / 1_000 if "cpu" in resources else None,
             egress=EgressPlan(policy=told["egress"]["policy"], hosts=told["egress"]["hosts"]),
             presets=tuple(told["egress"].get("presets") or ()),

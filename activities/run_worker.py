@@ -181,7 +181,9 @@ class RunWorkerActivities:
 
     async def _supervise(self, running: _Running, lease: Lease) -> WorkerReport:
         uid = running.given.attempt_uid
-        running.guarantees = self._host.guarantees.to_json(proxied=lease.egress.proxied)
+        running.guarantees = self._host.guarantees.to_json(
+            proxied=lease.egress.proxied, disk_bytes=max(self._host.limits.scratch_bytes_max, lease.disk_bytes or 0)
+        )
         identity = WorkerIdentity(
             attempt=uid, project=lease.project, function=lease.function, concurrency=lease.concurrency
         )
@@ -193,6 +195,8 @@ class RunWorkerActivities:
             directory=lease.directory,
             image=lease.image.key if lease.image is not None else None,
             memory_bytes_max=memory_bytes_max(lease, self._settings),
+            memory_bytes_least=lease.memory_bytes or 0,
+            disk_bytes_least=lease.disk_bytes,
             cpus_least=lease.cpus or None,
             cpus_max=(lease.cpus or 0) * self._settings.worker_cpu_factor or None,
             egress=replace(lease.egress, hosts=[*lease.egress.hosts, *await self._host.indexes.hosts(lease.presets)]),
@@ -227,8 +231,12 @@ class RunWorkerActivities:
 
 
 def memory_bytes_max(lease: Lease, settings: Settings) -> int | None:
-    """The smaller of what the Function's floor allows and the host's own limit of a worker; None without either."""
+    """The smaller of what the Function's floor allows and the host's own limit of a worker; None without either.
+
+    What it writes is in its memory too, so a disk that it asks for is added to the floor's part.
+    """
     by_spec = int((lease.memory_bytes or 0) * settings.worker_memory_factor)
+    by_spec += (lease.disk_bytes or 0) if by_spec else 0
     return min((limit for limit in (by_spec, settings.worker_memory_bytes_max) if limit), default=None)
 
 

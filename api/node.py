@@ -21,6 +21,7 @@ from controlplane.capacity.leases import AttemptLeases, Lease
 from controlplane.identity.scopes import require_node
 from controlplane.kinds.attempt import AttemptGuarantees
 from controlplane.kinds.egress import egress_policy
+from controlplane.kinds.placing import disk_least
 from controlplane.kinds.starting import worker_start
 from controlplane.logs.rows import LogChunk, LogWriter
 from controlplane.machinery.model import ApiModel
@@ -102,6 +103,7 @@ class NodeRoutes:
             "python": lease.spec["python"],
             "image": _image_of(lease),
             "resources": lease.spec.get("resources", {}),
+            "diskLeast": disk_least(lease.spec),
             "workingDir": lease.spec.get("workingDir"),
             "env": list(lease.variables.items()),
             "egress": egress_policy(lease.spec).to_json(),

@@ -59,10 +59,17 @@ class Guarantees:
     missing: tuple[str, ...] = ()
     """What keeps the host from the next level."""
 
-    def to_json(self, *, proxied: bool = False) -> dict[str, Any]:
-        """As it is told to the API and shown in an Attempt; `proxied` for a worker that the egress proxy serves."""
+    def to_json(self, *, proxied: bool = False, disk_bytes: int | None = None) -> dict[str, Any]:
+        """As it is told to the API and shown in an Attempt; `proxied` for a worker that the egress proxy serves,
+        `disk_bytes` for one whose folders have this size."""
         network = "proxy" if proxied else "none"
-        told = {**asdict(self), "network": network, "filterSha256": self.filter_sha256, "missing": list(self.missing)}
+        told = {
+            **asdict(self),
+            "network": network,
+            "diskBytes": disk_bytes,
+            "filterSha256": self.filter_sha256,
+            "missing": list(self.missing),
+        }
         del told["filter_sha256"]
         return told
 

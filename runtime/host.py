@@ -52,6 +52,12 @@ class HostLimits:
     indexes: IndexSettings = field(default_factory=IndexSettings)
     warm_workers_max: int = 0
 
+    @property
+    def worker_memory_bytes_most(self) -> int | None:
+        """What one worker has at most, alone on this host; None where nothing bounds it."""
+        caps = [cap for cap in (self.worker_memory_bytes_max, self.all_memory_bytes_max) if cap is not None]
+        return min(caps, default=None)
+
 
 class HostInUseError(Exception):
     """Another node process works in the same folder."""

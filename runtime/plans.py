@@ -79,6 +79,8 @@ class WorkerPlan:
     directory: str | None = None
     image: str | None = None
     memory_bytes_max: int | None = None
+    memory_bytes_least: int = 0
+    disk_bytes_least: int | None = None
     egress: EgressPlan = EgressPlan()
     start: StartPlan = StartPlan()
     sidecars: Sequence[SidecarPlan] = ()

@@ -18,6 +18,7 @@ from pathlib import Path
 from runtime import sandbox
 from runtime.cells import Cell
 from runtime.cgroups import Cgroup, Limits
+from runtime.disks import DiskUnavailableError, scratch_bytes
 from runtime.environments import Environment, EnvironmentFailedError
 from runtime.host import Host
 from runtime.images import ImageMissingError
@@ -28,7 +29,7 @@ from runtime.proxy import AttemptProxy, ClaimEvents
 from runtime.pythons import PythonMissingError
 from runtime.sandbox import SandboxUnavailableError
 from runtime.sidecars import SidecarFailedError, Sidecars
-from runtime.templates import worker_template
+from runtime.templates import Template, worker_template
 from runtime.variables import worker_variables
 from runtime.warm import WarmWorker, placed
 
@@ -109,7 +110,7 @@ class WorkerSupervisor:
             logs.note(self._problem)
         except (
             *(PythonMissingError, EnvironmentFailedError, SandboxUnavailableError),
-            *(SidecarFailedError, _StoppedError),
+            *(DiskUnavailableError, SidecarFailedError, _StoppedError),
         ) as error:
             self._problem = self._problem or str(error)
             logs.note(self._problem)
@@ -223,13 +224,7 @@ class WorkerSupervisor:
         """Open everything the worker needs, on `stack`, and start it."""
         environment = environments[None]
         identity, limits = self._plan.identity, self._host.limits
-        caps = Limits(
-            memory_bytes_max=self._plan.memory_bytes_max or limits.worker_memory_bytes_max,
-            pids_max=limits.pids_max,
-            cpus_least=self._plan.cpus_least,
-            cpus_max=self._plan.cpus_max,
-        )
-        template = worker_template(environment, limits.scratch_bytes_max)
+        caps, template = self._caps(), self._template(environment)
         variables, refused = worker_variables(
             identity, (*environment.variables, *self._plan.variables), proxied=self._plan.egress.proxied
         )
@@ -239,12 +234,7 @@ class WorkerSupervisor:
         warm.hold_back(self)
         stack.callback(warm.let_go, self)
         self._notify(Phase.STARTING)
-        # A worker that waits is the public one; what bounds it until then must be replaced by bounds of this attempt.
-        bounded = caps.memory_bytes_max is not None and caps.cpus_least is not None
-        alone = self._plan.start == StartPlan() and not self._plan.sidecars
-        # What waits has begun, and a limit of single processes is set before that.
-        alone = alone and ("memory" in self._host.cgroups.limits or caps.memory_bytes_max is None)
-        ready_made = environment.may_wait and (template.image is None or bounded) and alone
+        ready_made = environment.may_wait and self._may_have_waited(template, caps)
         waiting = warm.take(template) if ready_made else None
         if waiting is None or not await self._grant(waiting, directory, variables, caps, logs, stack):
             cell = Cell.open(
@@ -273,6 +263,36 @@ class WorkerSupervisor:
         elif self._asked:
             self._begin_drain()
         return self._group
+
+    def _caps(self) -> Limits:
+        plan, limits = self._plan, self._host.limits
+        memory_bytes_max = plan.memory_bytes_max or limits.worker_memory_bytes_max
+        return Limits(
+            memory_bytes_max=memory_bytes_max,
+            pids_max=limits.pids_max,
+            cpus_least=plan.cpus_least,
+            cpus_max=plan.cpus_max,
+        )
+
+    def _template(self, environment: Environment) -> Template:
+        limits = self._host.limits
+        scratch = scratch_bytes(
+            self._plan.disk_bytes_least,
+            given_bytes=limits.scratch_bytes_max,
+            memory_bytes=self._plan.memory_bytes_least,
+            worker_memory_bytes_max=limits.worker_memory_bytes_most,
+        )
+        return worker_template(environment, scratch)
+
+    def _may_have_waited(self, template: Template, caps: Limits) -> bool:
+        """Whether a worker that waits could be this one: it is the public one, and alone."""
+        if self._plan.start != StartPlan() or self._plan.sidecars:
+            return False
+        if caps.memory_bytes_max is not None and "memory" not in self._host.cgroups.limits:
+            # What waits has begun, and a limit of single processes is set before that.
+            return False
+        # What bounds a worker of an image while it waits must be replaced by bounds of this attempt.
+        return template.image is None or (caps.memory_bytes_max is not None and caps.cpus_least is not None)
 
     async def _grant(
         self,

@@ -169,6 +169,9 @@ class AttemptGuarantees(ApiModel):
     network: Literal["none", "proxy"] = Field(
         description="What it reaches beyond its own loopback: nothing, or what the egress proxy lets through."
     )
+    disk_bytes: int | None = Field(
+        default=None, ge=0, description="Size of each of its writable folders; what is written counts as its memory."
+    )
     filter_sha256: str = Field(
         max_length=64, pattern=r"^[0-9a-f]{64}$", description="Of the filter over its system calls."
     )

@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from controlplane.kinds.references import AbsolutePath, ObjectName, ShortText
+from controlplane.machinery.documents import value_at
+from controlplane.machinery.kind import Document
 from controlplane.machinery.model import ApiModel
 from controlplane.machinery.problems import NOT_SUPPORTED, problem
 from controlplane.machinery.quantities import (
@@ -84,13 +86,18 @@ class GpuRequest(ApiModel):
     interconnect: Literal["Any", "NVLink"] | None = Field(default=None, description="How they are connected.")
 
 
+DISK_DEFAULT = "10Gi"
+"""Of the protocol. What every Function has that says nothing cannot be held against a host that has less."""
+
+
 class Resources(ApiModel):
     """Processor, memory, disk and accelerators of one worker, at least."""
 
     cpu: Annotated[Quantity, AfterValidator(_bounded("0", "1k"))] = Field(default="1", description="Virtual CPUs.")
     memory: Annotated[Quantity, AfterValidator(_bounded("0", "64Ti"))] = Field(default="1Gi", description="Memory.")
     disk: Annotated[Quantity, AfterValidator(_bounded("0", "64Ti"))] = Field(
-        default="10Gi", description="Disk that is gone with the worker."
+        default=DISK_DEFAULT,
+        description="Disk that is gone with the worker; the default is no wish.",
     )
     gpu: Annotated[GpuRequest, BeforeValidator(_gpu_from_text)] | None = Field(
         default=None, description='Accelerators; text such as "H100:8" is accepted and stored as the object.'
@@ -175,3 +182,9 @@ class Recovery(ApiModel):
         default="Resume", description="Resume dispatches again; Fail ends the call with the first loss."
     )
     checkpoint: CheckpointPolicy | None = Field(default=None, description="What is saved and how often.")
+
+
+def disk_least(spec: Document) -> str | None:
+    """The disk that a workload asks for; None for one that has the default, which stands for no wish."""
+    disk: str | None = value_at(spec, "resources.disk")
+    return None if disk == DISK_DEFAULT else disk

@@ -276,6 +276,8 @@ def test_a_workers_memory_ends_at_the_smaller_of_its_functions_and_its_hosts_lim
     )  # fmt: skip
     settings = Settings(worker_memory_factor=factor, worker_memory_bytes_max=host)
     assert memory_bytes_max(lease, settings) == limit
+    with_disk = memory_bytes_max(dataclasses.replace(lease, disk_bytes=50), settings)
+    assert with_disk == (limit if limit in (None, host) else limit + 50)
 
 
 def test_a_worker_that_ended_before_it_claimed_says_where_to_look() -> None:

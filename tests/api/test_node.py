@@ -23,6 +23,7 @@ GUARANTEES = {
     "pids": "hard",
     "cpu": "shared",
     "network": "none",
+    "diskBytes": 1 << 30,
     "filterSha256": "ab" * 32,
     "missing": ["no limit on memory"],
 }
@@ -69,11 +70,17 @@ async def test_a_lease_holds_all_a_worker_needs(project: ServedApi, node: httpx.
     assert lease["concurrency"] == 3
     assert lease["python"] == "3.11"
     assert lease["workingDir"] == "/srv"
-    assert lease["resources"]["memory"] == "1Gi"
+    assert (lease["resources"]["memory"], lease["diskLeast"]) == ("1Gi", None)
     assert dict(lease["env"]) == {"TOKEN": "value", "A": "1"}
     assert lease["egress"] == {"policy": "Open", "hosts": [], "presets": []}
     secret = (await project.client.get(f"{project.path}/secrets/s")).json()
     assert secret["status"]["lastUsedTime"]
+
+
+async def test_a_lease_tells_of_a_disk_that_was_asked_for(project: ServedApi, node: httpx.AsyncClient) -> None:
+    uid = await attempt_of(project, await project.function(resources={"disk": "2Gi"}))
+    lease = (await node.post(f"/node/v1/attempts/{uid}/lease", json={"epoch": 1})).json()
+    assert lease["diskLeast"] == "2Gi"
 
 
 async def test_a_lease_tells_of_sidecars_with_variables_of_their_own(

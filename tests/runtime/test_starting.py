@@ -33,7 +33,7 @@ Run = Callable[..., Awaitable[WorkerReport]]
 def supervise(host: Host, log: Log) -> Callable[..., WorkerSupervisor]:
     """The supervisor of a worker that starts as told."""
 
-    def make(directory: str | None = None, **start: Any) -> WorkerSupervisor:
+    def make(directory: str | None = None, disk_bytes: int | None = None, **start: Any) -> WorkerSupervisor:
         identity = WorkerIdentity(attempt="att_test", project="default", function="fn", concurrency=1)
         plan = WorkerPlan(
             identity=identity,
@@ -41,6 +41,8 @@ def supervise(host: Host, log: Log) -> Callable[..., WorkerSupervisor]:
             token="nodusatt_test",
             variables=[("GREETING", "hello")],
             directory=directory,
+            memory_bytes_least=128 << 20,
+            disk_bytes_least=disk_bytes,
             start=StartPlan(**{"init_seconds_max": 60, **start}),
         )
         return WorkerSupervisor(host, plan, log, lambda phase: None)
@@ -69,6 +71,29 @@ async def test_a_command_replaces_the_public_worker(run: Run, log: Log) -> None:
 async def test_the_working_directory_is_the_one_that_was_asked_for(run: Run, log: Log) -> None:
     await run(command=["pwd"], directory="/workspace/deep/down")
     assert log.text("stdout") == ["/workspace/deep/down"]
+
+
+async def test_a_worker_has_the_disk_it_asks_for_and_what_is_more_does_not_fit(run: Run, log: Log) -> None:
+    """Of 512 MiB, its memory leaves room for more than the 64 MiB that every worker has here."""
+    write = "for folder in /workspace /tmp; do head -c 110M /dev/zero > $folder/file; rm $folder/file; done"
+    report = await run(command=["sh", "-c", f"{write}; head -c 150M /dev/zero > file"], disk_bytes=120 << 20)
+    assert report.ending is not None
+    assert report.ending.exit_code == 1
+    assert log.text()[-1:] == ["head: error writing 'standard output': No space left on device"]
+
+
+async def test_a_disk_below_what_every_worker_has_changes_nothing(run: Run, log: Log) -> None:
+    await run(command=["sh", "-c", "head -c 60M /dev/zero > file && echo fits"], disk_bytes=1)
+    assert log.text("stdout") == ["fits"]
+
+
+async def test_a_disk_that_the_host_cannot_keep_is_a_failed_start_that_says_how_much_it_can(run: Run) -> None:
+    report = await run(command=["true"], disk_bytes=400 << 20)
+    ended = worker_exit(report)
+    assert ended.outcome == "NotStarted"
+    assert ended.message.startswith(
+        "`spec.resources.disk` asks for 400 MiB, and this host, whose workers write to memory, can give 384 MiB beside"
+    )
 
 
 async def test_a_command_that_is_not_there_says_so(run: Run) -> None:
@@ -113,7 +138,7 @@ async def test_a_failed_init_command_is_a_failed_start_and_no_worker_begins(
     report = await run(init_command=["sh", "-c", script], init_seconds_max=seconds, command=["echo", "began"])
     result = worker_exit(report)
     assert (result.outcome, result.message) == ("NotStarted", f"its init command {how}")
-    assert log.text("stderr") == ["broken"]
+    assert log.text("stderr")[-1:] == ["broken"]
     assert log.text("stdout") == []
 
 
