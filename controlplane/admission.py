@@ -108,13 +108,21 @@ class Admission:
         return found
 
     async def create(
-        self, kind: Kind, project: str, body: Document, caller: Principal, lookup: ProjectLookup | None = None
+        self,
+        kind: Kind,
+        project: str,
+        body: Document,
+        caller: Principal,
+        lookup: ProjectLookup | None = None,
+        *,
+        quotable: list[ApiError] | None = None,
     ) -> Admitted:
-        """The object that `body` asks for, with defaults, uid, labels and status. Raises what its parts raise."""
+        """The object that `body` asks for, with defaults, uid, labels and status. Raises what its parts raise, but for
+        what goes to `quotable` (`refuse_unoffered`)."""
         lookup = lookup or self.lookup(caller.org, project)
         if kind.scope is Scope.PROJECT:
             await self._require_open_project(lookup, project)
-        document = document_for_create(kind, body, project=project)
+        document = document_for_create(kind, body, project=project, quotable=quotable)
         now = self._clock.now()
         metadata = document["metadata"]
         generate_name = "" if metadata.get("name") else metadata["generateName"]

@@ -99,6 +99,7 @@ async def open_core(settings: Settings) -> AsyncIterator[Core]:
             secrets_holding=secrets.holding,
             settings=settings,
             clock=clock,
+            books=books,
         )
         yield Core(
             settings=settings,

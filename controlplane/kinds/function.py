@@ -225,7 +225,12 @@ UNOFFERED = (
     Unoffered("spec.cluster", _uses("cluster"), "Leave `cluster` out; each call runs on one machine."),
     Unoffered("spec.volumes", _uses("volumes"), "Leave `volumes` out; pass data as arguments and results."),
     Unoffered("spec.connections", _uses("connections"), "Leave `connections` out; use Secrets."),
-    Unoffered("spec.resources.gpu", _uses("resources.gpu"), "Leave `gpu` out; this host offers no accelerators."),
+    Unoffered(
+        "spec.resources.gpu",
+        _uses("resources.gpu"),
+        "Leave `gpu` out; this host offers no accelerators.",
+        has_price=True,
+    ),
     Unoffered("spec.placement.pool", _uses("placement.pool"), "Leave `pool` out; workers run on this host."),
     Unoffered("spec.placement.dedicated", _uses("placement.dedicated"), "Leave `dedicated` out."),
     Unoffered("spec.placement.community", _uses("placement.community"), "Leave `community` out."),

@@ -19,7 +19,9 @@ _KNOWN = frozenset({"apiVersion", "kind", "metadata", "spec", "status"})
 _ABSENT = object()
 
 
-def document_for_create(kind: Kind, body: Document, *, project: str) -> Document:
+def document_for_create(
+    kind: Kind, body: Document, *, project: str, quotable: list[ApiError] | None = None
+) -> Document:
     """The canonical apiVersion, kind, metadata and spec of a body that asks for a new object; `status` is ignored.
 
     `project` is that of the path, "" for kinds of the organisation. Raises `BadRequest` when the body is another kind's
@@ -34,7 +36,7 @@ def document_for_create(kind: Kind, body: Document, *, project: str) -> Document
     name = metadata.get("name") or metadata.get("generateName") or ""
     if causes:
         raise invalid(kind.plural, str(name), causes)
-    refuse_unoffered(kind, spec, name=name)
+    refuse_unoffered(kind, spec, name=name, quotable=quotable)
     return {"apiVersion": API_VERSION, "kind": kind.kind, "metadata": metadata, "spec": spec}
 
 

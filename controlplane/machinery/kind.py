@@ -173,6 +173,8 @@ class Unoffered:
     field: str
     is_used: Callable[[Document], bool]
     advice: str
+    has_price: bool = False
+    """Whether a price book may price it, so that a rehearsal tells what it would cost beside the refusal."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -92,8 +92,11 @@ def judged_spec(kind: Kind, raw: object) -> tuple[Document, list[Cause]]:
         return {}, list(causes_of(error, "spec", kind.spec))
 
 
-def refuse_unoffered(kind: Kind, spec: Document, *, name: str = "") -> None:
-    """`Unsupported` when the spec uses something the deployment does not offer; each use is a cause with advice."""
+def refuse_unoffered(kind: Kind, spec: Document, *, name: str = "", quotable: list[ApiError] | None = None) -> None:
+    """`Unsupported` when the spec uses something the deployment does not offer; each use is a cause with advice.
+
+    When all of it has a price all the same, the refusal goes to `quotable`, if that is given, and is not raised.
+    """
     used = [entry for entry in kind.unoffered if entry.is_used(spec)]
     if not used:
         return
@@ -102,13 +105,16 @@ def refuse_unoffered(kind: Kind, spec: Document, *, name: str = "") -> None:
         for entry in used
     )
     fields = ", ".join(f"`{entry.field}`" for entry in used)
-    raise ApiError(
+    refusal = ApiError(
         Reason.UNSUPPORTED,
         f'{kind.plural}.nodus.dev "{name}" asks for what this deployment does not offer: {fields}',
         causes=causes,
         fix=used[0].advice if len(used) == 1 else "Change each field in `details.causes` as its message says.",
         subject=(kind.plural, name),
     )
+    if quotable is None or not all(entry.has_price for entry in used):
+        raise refusal
+    quotable.append(refusal)
 
 
 def causes_of(error: ValidationError, root: str, model: type[ApiModel]) -> Iterator[Cause]:

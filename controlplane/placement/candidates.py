@@ -11,8 +11,9 @@ from controlplane.placement.demand import normalised
 
 LOCAL = "local"
 """The class of this server's own hosts, at the flat rate."""
-_STARTUP_SECONDS = 2.0
-"""Of a class whose book tells none, and of a local host: what a sandbox, an interpreter and the user's imports take."""
+_STARTUP_SECONDS = (2.0, 8.0)
+"""Of a class whose book tells none, and of a local host, as median and 90th percentile: what a sandbox, an interpreter
+and the user's imports take."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +34,8 @@ class Candidate:
     nvlink: bool = False
     interruptible: bool = False
     interruptions_per_hour: float = 0.0
-    startup_seconds_p50: float = _STARTUP_SECONDS
+    startup_seconds_p50: float = _STARTUP_SECONDS[0]
+    startup_seconds_p90: float = _STARTUP_SECONDS[1]
     available: bool = True
     """Whether this server has a host of the class; one that it has not is for planning."""
 
@@ -49,7 +51,7 @@ def book_candidates(book: PriceBook | None) -> Sequence[Candidate]:
 
 
 def _priced(offering: PricedOffering) -> Candidate:
-    host, gpu = offering.host, offering.accelerator
+    host, gpu, startup = offering.host, offering.accelerator, offering.startup
     return Candidate(
         name=offering.name,
         rate_micro_usd_per_hour=parse_money(offering.rate_usd_per_hour),
@@ -64,6 +66,7 @@ def _priced(offering: PricedOffering) -> Candidate:
         nvlink=(offering.interconnect or "").casefold() == "nvlink",
         interruptible=offering.interruptible,
         interruptions_per_hour=float(offering.interruptions_per_hour or 0),
-        startup_seconds_p50=parse_duration(offering.startup.p50) if offering.startup is not None else _STARTUP_SECONDS,
+        startup_seconds_p50=parse_duration(startup.p50) if startup is not None else _STARTUP_SECONDS[0],
+        startup_seconds_p90=parse_duration(startup.p90) if startup is not None else _STARTUP_SECONDS[1],
         available=offering.available > 0,
     )

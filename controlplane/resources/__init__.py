@@ -8,11 +8,13 @@ one mutation (`mutations.py`) through the writer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from controlplane.admission import Admission, BlobExists, SecretsHolding
 from controlplane.clock import Clock
+from controlplane.estimates.estimator import Estimator
+from controlplane.ledger.pricebook import PriceBook
 from controlplane.machinery.kind import Kind
 from controlplane.resources.answers import Answer, CreateOptions, DeleteOptions, Propagation
 from controlplane.resources.applying import Applier
@@ -59,6 +61,7 @@ def build(
     secrets_holding: SecretsHolding,
     settings: Settings,
     clock: Clock,
+    books: Sequence[PriceBook] = (),
 ) -> Resources:
     """The verbs over this store. `kinds` and `hooks` are by kind name; a kind without hooks gets plain ones."""
     all_hooks: dict[str, KindHooks] = {kind: hooks.get(kind, PlainHooks()) for kind in kinds}
@@ -70,7 +73,10 @@ def build(
         secrets_holding=secrets_holding,
         clock=clock,
     )
-    creator = Creator(writer=writer, admission=admission, hooks=all_hooks, settings=settings, clock=clock)
+    estimator = Estimator(database=database, cache=cache, books=books, settings=settings, clock=clock)
+    creator = Creator(
+        writer=writer, admission=admission, hooks=all_hooks, estimator=estimator, settings=settings, clock=clock
+    )
     changer = Changer(writer=writer, objects=objects, admission=admission, kinds=kinds, hooks=all_hooks)
     return Resources(
         admission=admission,

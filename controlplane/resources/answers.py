@@ -34,6 +34,11 @@ class CreateOptions:
     keyed: KeyedRequest | None = None
     if_match: str | None = None
 
+    @property
+    def is_bound(self) -> bool:
+        """Whether the create is bound to one rehearsal; `*` is any."""
+        return self.if_match not in (None, "*")
+
 
 class Propagation(Enum):
     """What a delete does with the objects that the deleted one owns; the words of DeleteOptions."""

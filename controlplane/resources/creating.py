@@ -7,7 +7,6 @@ chose and that turn out to be taken are chosen again. Whatever is refused leaves
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,7 +16,10 @@ import orjson
 from controlplane.admission import Admission, Admitted
 from controlplane.clock import Clock
 from controlplane.errors import ApiError, Cause, Reason
+from controlplane.estimates.estimator import FUNCTION_KIND, Estimator
+from controlplane.estimates.quoting import Quote, blocked, etag_of
 from controlplane.identity.principal import Principal
+from controlplane.ledger.quotes import quoted
 from controlplane.machinery.kind import Kind, Scope
 from controlplane.machinery.managed_fields import first_owner, with_managed_fields
 from controlplane.machinery.validation import CAUSES_MAX
@@ -33,6 +35,10 @@ from controlplane.store.writer import Writer
 
 NAME_TRIES_MAX = 8
 """As many as Kubernetes makes for `generateName`."""
+_BLOCKING = frozenset(
+    {Reason.BUDGET_EXCEEDED, Reason.INSUFFICIENT_CREDITS, Reason.QUOTA_EXCEEDED, Reason.ADMISSIONS_PAUSED}
+)
+"""Refusals that a rehearsal tells as `blockingReasons`, because the object itself is right."""
 _ADMISSIONS_PER_TURN = 64
 """Objects of a batch judged before other requests get a turn on the event loop."""
 
@@ -46,12 +52,14 @@ class Creator:
         writer: Writer,
         admission: Admission,
         hooks: Mapping[str, KindHooks],
+        estimator: Estimator,
         settings: Settings,
         clock: Clock,
     ) -> None:
         self._writer = writer
         self._admission = admission
         self._hooks = hooks
+        self._estimator = estimator
         self._settings = settings
         self._clock = clock
         self._in_progress: set[str] = set()
@@ -61,21 +69,30 @@ class Creator:
     ) -> Answer:
         """Create one object: 201 with it, 200 with an equal one of that name, or a rehearsal's 200 that stored nothing.
 
+        A rehearsal's answer has the estimate; so has a new Function, and what is created bound to an estimate's ETag.
         Raises AlreadyExists with `details.diff` when the name is taken by a different spec, PreconditionFailed when
         `if_match` is not the rehearsal's ETag now, and whatever admission refuses.
         """
 
         async def attempt() -> Answer:
-            admitted = self._owned(kind, body, await self._admission.create(kind, project, body, caller), options)
-            etag = self._etag(admitted.document)
-            if options.if_match not in (None, "*", etag):
+            refusals: list[ApiError] = []
+            quotable = refusals if options.dry_run else None
+            admitted = await self._admission.create(kind, project, body, caller, quotable=quotable)
+            creation = _creation(kind, project, self._owned(kind, body, admitted, options), caller)
+            quote = await self._quote(creation, options)
+            etag = quote.etag if quote is not None else etag_of(creation.document.get("spec"))
+            if options.is_bound and options.if_match != etag:
                 raise ApiError(
                     Reason.PRECONDITION_FAILED,
-                    f"`If-Match` is {options.if_match}, but a dry-run now gives {etag}",
+                    f"`If-Match` is {options.if_match}, but a dry-run now gives {etag}: the spec or its price is not "
+                    "what was reviewed",
                     fix="Repeat the dry-run, look at its estimate and send its ETag.",
                 )
-            answer = await self._write(kind, [_creation(kind, project, admitted, caller)], options, as_list=False)
-            return replace(answer, etag=etag) if options.dry_run else answer
+            if options.dry_run:
+                return replace(await self._rehearse(kind, creation, quote, refusals, options), etag=etag)
+            if quote is not None:
+                creation.document = _with_quote(creation.document, quote, options)
+            return await self._write(kind, [creation], options, as_list=False)
 
         answer = await self._once(options, attempt)
         return replace(answer, body=self._hooks[kind.kind].revealed(answer.body))
@@ -187,12 +204,33 @@ class Creator:
             raise _invalid_items(kind, causes[:CAUSES_MAX])
         return admitted
 
-    def _etag(self, document: Document) -> str:
-        """Names what a create would do and cost: the defaulted spec and the price that would apply."""
-        content = orjson.dumps(
-            [document.get("spec"), self._settings.worker_rate_usd_per_hour], option=orjson.OPT_SORT_KEYS
-        )
-        return f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    async def _quote(self, creation: Creation, options: CreateOptions) -> Quote | None:
+        """The estimate where somebody looks at it: an ordinary create of a call asks for none, since calls are hot."""
+        if not options.dry_run and not options.is_bound and creation.key.kind != FUNCTION_KIND:
+            return None
+        return await self._estimator.quote(creation.key, creation.document)
+
+    async def _rehearse(
+        self, kind: Kind, creation: Creation, quote: Quote | None, refusals: list[ApiError], options: CreateOptions
+    ) -> Answer:
+        """What a create would answer. Want of money or room is told in the estimate, where it can be weighed."""
+        try:
+            body: Document = orjson.loads((await self._write(kind, [creation], options, as_list=False)).body)
+        except ApiError as error:
+            if quote is None or error.reason not in _BLOCKING:
+                raise
+            body, refusals = creation.document, [*refusals, error]
+        if quote is not None:
+            body = {**body, "status": {**body["status"], "estimate": blocked(quote.estimate, refusals)}}
+        return Answer(HTTP_OK, orjson.dumps(body))
+
+
+def _with_quote(document: Document, quote: Quote, options: CreateOptions) -> Document:
+    """The new object with its estimate, and with the quoted rate if the create was bound to that."""
+    told = {**document, "status": {**document["status"], "estimate": quote.estimate}}
+    if not options.is_bound or quote.rate_micro_usd_per_hour is None:
+        return told
+    return quoted(told, quote.rate_micro_usd_per_hour)
 
 
 def _creation(kind: Kind, project: str, admitted: Admitted, caller: Principal) -> Creation:

@@ -1,0 +1,58 @@
+"""What a Function's workers would run on, and what one costs an hour.
+
+Workers run on the hosts of this server, which cost the flat rate, so that is what is quoted. The classes of a price
+book stand beside it in the explanation; for what the hosts here lack (accelerators) the class that would be chosen is
+quoted, for planning. Filters that exclude the hosts here cannot be kept by a server that has no others, and are told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from controlplane.kinds.money import EstimateWarning
+from controlplane.ledger.pricebook import PriceBook
+from controlplane.ledger.pricing import FLAT_BOOK
+from controlplane.machinery.quantities import parse_duration, parse_money
+from controlplane.placement.candidates import Candidate, book_candidates, local_candidate
+from controlplane.placement.demand import Demand
+from controlplane.placement.filters import excluded_by
+from controlplane.placement.placing import Placed, place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capacity:
+    """The outcome: how the placement went, the version of its prices, and what of the spec it could not keep."""
+
+    placed: Placed
+    pricebook: str
+    ignored: EstimateWarning | None = None
+
+    @property
+    def chosen(self) -> Candidate | None:
+        """The class; None when nothing would do."""
+        return self.placed.chosen
+
+
+def capacity_for(spec: Mapping[str, Any], book: PriceBook | None, flat_rate_usd_per_hour: str) -> Capacity:
+    """Where workers of a Function with this canonical spec would run now. The same spec and prices give the same."""
+    demand, work_seconds = Demand.from_spec(spec), parse_duration(spec["timeout"])
+    # Nothing is started on them yet, however many of them there are.
+    classes = [replace(candidate, available=False) for candidate in book_candidates(book)]
+    if demand.gpu is not None:
+        return Capacity(placed=place(demand, classes, work_seconds), pricebook=book.version if book is not None else "")
+    local = local_candidate(parse_money(flat_rate_usd_per_hour))
+    excluded, ignored = excluded_by(demand, local), None
+    if excluded is not None:
+        ignored = EstimateWarning(
+            code="PlacementNotKept",
+            message=f"workers run on the hosts of this server all the same, though of their class holds that "
+            f"{excluded.meaning}; leave that part of `spec.placement` out",
+        )
+        demand = replace(demand, regions=frozenset(), offerings=frozenset(), rate_micro_usd_per_hour_max=None)
+    return Capacity(
+        placed=place(demand, [local, *classes], work_seconds),
+        pricebook=f"{FLAT_BOOK}{flat_rate_usd_per_hour}",
+        ignored=ignored,
+    )

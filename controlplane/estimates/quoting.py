@@ -1,0 +1,159 @@
+"""The Estimate that a client sees, and the ETag that binds a create to it: pure, from the facts of one moment.
+
+An ETag names what was reviewed: the spec, the class, its rate and how many calls share it. It names no version of a
+price book and no time, so it is good for as long as spec and price stay what they were, past `validUntil` and into a
+new book that leaves the price alone; any other price is another ETag.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any
+
+import orjson
+
+from controlplane.clock import format_time
+from controlplane.errors import ApiError
+from controlplane.estimates.bands import Amounts, Price
+from controlplane.estimates.capacity import Capacity
+from controlplane.kinds.money import EstimateWarning
+from controlplane.machinery.kind import Document
+from controlplane.machinery.quantities import format_duration, format_money
+
+QUOTE_SECONDS = 3_600
+"""How long prices are called current when no later ones are known: the shortest time for which a book is in force
+anywhere that sells by the hour."""
+
+
+class Source(Enum):
+    """From what a band was made: nothing to warn of, or the code and the sentence of a warning."""
+
+    OWN = None
+    CLASS = (
+        "OtherFunctionsHistory",
+        "too few calls of this Function have ended to tell; the cost is that of calls of this project's other "
+        "Functions with the same resources",
+    )
+    LIMITS = (
+        "NoHistory",
+        "no calls like these have ended yet; the cost is that of a run to the timeout, and the same with all retries",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What an estimate is made of. Bands of durations are as the protocol shows them."""
+
+    spec: Mapping[str, Any]
+    """Of the object that is estimated."""
+    capacity: Capacity
+    shares: int
+    cost: Amounts
+    source: Source
+    cold: Mapping[str, str] | None
+    """What a start takes; None when the class's own figures are all that is known."""
+    warm: Mapping[str, str] | None
+    """What a call waits that finds a ready worker; None when there is none."""
+    now: datetime
+    prices_change_at: datetime | None
+    """When the next price book takes effect, if there is one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quote:
+    """An estimate with what binds to it."""
+
+    estimate: Document
+    etag: str
+    rate_micro_usd_per_hour: int | None
+    """The quoted rate of one worker; None when nothing would do."""
+
+
+def quote(facts: Facts) -> Quote:
+    """The estimate of these facts."""
+    chosen = facts.capacity.chosen
+    rate = chosen.rate_micro_usd_per_hour if chosen is not None else None
+    price = Price(rate_micro_usd_per_hour=rate or 0, shares=facts.shares)
+    estimate: Document = {"warnings": [each.to_wire() for each in _warnings(facts)]}
+    if chosen is not None:
+        estimate |= {
+            "costUSD": _amounts(facts.cost),
+            # A worker is charged for its calls alone: starting and stopping one costs nothing, and nothing is held.
+            "overheadUSD": _amounts(Amounts(p50_micro_usd=0, p90_micro_usd=0)),
+            "holdUSD": format_money(0),
+            "concurrentHoldUSD": format_money(0),
+            "minimumChargeUSD": format_money(price.least_micro_usd),
+            "rateUSDPerHour": format_money(price.rate_micro_usd_per_hour),
+            "startup": _startup(facts),
+            "placementPreview": {
+                "offering": chosen.name,
+                "regionClass": chosen.region_class,
+                "interruptible": chosen.interruptible,
+                "warmReuse": facts.warm is not None,
+                "explain": facts.capacity.placed.explain(),
+            },
+        }
+    if facts.capacity.pricebook:
+        latest = facts.now + timedelta(seconds=QUOTE_SECONDS)
+        valid_until = min(latest, facts.prices_change_at or latest)
+        estimate |= {"pricebookVersion": facts.capacity.pricebook, "validUntil": format_time(valid_until)}
+    etag = etag_of(facts.spec, chosen.name if chosen is not None else None, rate, facts.shares)
+    return Quote(estimate=estimate, etag=etag, rate_micro_usd_per_hour=rate)
+
+
+def etag_of(spec: object, *price: object) -> str:
+    """The ETag of a dry-run: what a create would do, and for what costs money at which price."""
+    content = orjson.dumps([spec, *price], option=orjson.OPT_SORT_KEYS)
+    return f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+
+
+def blocked(estimate: Document, refusals: Iterable[ApiError]) -> Document:
+    """The estimate of what would be refused, and why."""
+    reasons = [{"code": each.reason.row.wire, "message": each.message, "fix": each.fix} for each in refusals]
+    return {**estimate, "blockingReasons": reasons} if reasons else estimate
+
+
+def _amounts(amounts: Amounts) -> Document:
+    return {"p50": format_money(amounts.p50_micro_usd), "p90": format_money(amounts.p90_micro_usd)}
+
+
+def _startup(facts: Facts) -> Document:
+    chosen = facts.capacity.chosen
+    assert chosen is not None, "what runs nowhere does not start"
+    by_class = {
+        "p50": format_duration(chosen.startup_seconds_p50),
+        "p90": format_duration(chosen.startup_seconds_p90),
+    }
+    startup: Document = {"cold": dict(facts.cold or by_class)}
+    if facts.warm is not None:
+        startup["warm"] = dict(facts.warm)
+    return startup
+
+
+def _warnings(facts: Facts) -> Iterable[EstimateWarning]:
+    chosen = facts.capacity.chosen
+    if chosen is None:
+        yield EstimateWarning(
+            code="NoOffering", message="no class of the price book has what `spec.resources` and `spec.placement` ask"
+        )
+        return
+    if facts.warm is None:
+        cold = _startup(facts)["cold"]["p50"]
+        yield EstimateWarning(
+            code="ColdStart", message=f"no worker is ready; the first call waits for one to start, about {cold}"
+        )
+    if chosen.interruptible:
+        yield EstimateWarning(
+            code="InterruptibleSelected",
+            message=f'"{chosen.name}" can be taken back while a call runs on it, which then starts again; '
+            "set `spec.placement.interruptible` to Never to pay for what cannot",
+        )
+    if facts.source.value is not None:
+        code, message = facts.source.value
+        yield EstimateWarning(code=code, message=message)
+    if facts.capacity.ignored is not None:
+        yield facts.capacity.ignored

@@ -1,0 +1,160 @@
+"""What a dry-run tells: cost, capacity and why, warnings, and what a create would be refused for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from controlplane.clock import parse_time
+from controlplane.estimates.bands import SAMPLES_MIN
+from controlplane.estimates.quoting import QUOTE_SECONDS
+from controlplane.kinds.money import Estimate
+from tests.fixtures.app import CALL, FUNCTION, ServedApi, api_settings, serve
+from tests.fixtures.calls import succeeded
+from tests.fixtures.http_worker import start_worker
+from tests.fixtures.prices import RATE_USD_PER_HOUR
+
+BOOK = Path(__file__).resolve().parents[2] / "deploy" / "pricebooks" / "example.yaml"
+MERGE = {"Content-Type": "application/merge-patch+json"}
+
+
+async def rehearse(api: ServedApi, plural: str, **spec: Any) -> httpx.Response:
+    """A dry-run of a create."""
+    common = {"functions": FUNCTION, "functioncalls": CALL}[plural]
+    name = {"functions": "f", "functioncalls": "c"}[plural]
+    body = {"metadata": {"name": name}, "spec": {**common, **spec}}
+    answer = await api.client.post(f"{api.path}/{plural}?dryRun=All", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+async def estimate(api: ServedApi, plural: str, **spec: Any) -> dict[str, Any]:
+    """Its estimate, which is one by its model."""
+    found: dict[str, Any] = (await rehearse(api, plural, **spec)).json()["status"]["estimate"]
+    Estimate.model_validate(found)
+    return found
+
+
+def codes(told: dict[str, Any], part: str = "warnings") -> list[str]:
+    return [each["code"] for each in told.get(part, ())]
+
+
+async def run_calls(api: ServedApi, count: int, seconds: float) -> None:
+    """Calls that ended, each after this time."""
+    worker = await start_worker(api)
+    for _ in range(count):
+        await api.create("functioncalls", {"metadata": {"generateName": "c-"}, "spec": CALL})
+    for _ in range(count):
+        [given] = (await worker.claim(take=1))["calls"]
+        await worker.claim(succeeded(given["id"]), take=0)
+    await worker.exits()
+    await api.core.database.execute(
+        "UPDATE call_dispatches SET started_at = ended_at - $1::interval WHERE project = $2 AND attempt = $3",
+        timedelta(seconds=seconds), api.project_name, worker.attempt,
+    )  # fmt: skip
+
+
+@pytest.fixture
+async def priced(database_url: str, tmp_path: Path) -> AsyncIterator[ServedApi]:
+    """A server with the example's price book."""
+    async with serve(api_settings(database_url, tmp_path, pricebook_file=BOOK)) as served:
+        yield served
+
+
+async def test_an_estimate_of_a_new_function_tells_everything_by_the_flat_rate(project: ServedApi) -> None:
+    told = await estimate(project, "functions", timeout="100s", retries={"maxRetries": 1})
+    assert told["rateUSDPerHour"] == RATE_USD_PER_HOUR
+    assert told["pricebookVersion"] == f"flat-{RATE_USD_PER_HOUR}"
+    # 10 micro-USD a second: a run to the timeout, and that with the retry.
+    assert told["costUSD"] == {"p50": "0.001", "p90": "0.002"}
+    assert told["minimumChargeUSD"] == "0.00001"
+    assert (told["overheadUSD"], told["holdUSD"]) == ({"p50": "0.00", "p90": "0.00"}, "0.00")
+    assert told["startup"] == {"cold": {"p50": "2s", "p90": "8s"}}
+    preview = told["placementPreview"]
+    assert (preview["offering"], preview["interruptible"], preview["warmReuse"]) == ("local", False, False)
+    assert (preview["explain"]["profile"], preview["explain"]["scores"]["total"]) == ("Balanced", "1")
+    assert codes(told) == ["ColdStart", "NoHistory"]
+    assert "blockingReasons" not in told
+    lasts = parse_time(told["validUntil"]) - project.core.clock.now()
+    assert timedelta(seconds=QUOTE_SECONDS - 60) < lasts <= timedelta(seconds=QUOTE_SECONDS)
+
+
+async def test_a_call_is_estimated_by_the_past_of_its_function(project: ServedApi) -> None:
+    await project.function(scaling={"targetConcurrency": 2})
+    assert codes(await estimate(project, "functioncalls")) == ["ColdStart", "NoHistory"]
+    await run_calls(project, SAMPLES_MIN, 30)
+    told = await estimate(project, "functioncalls")
+    # 30 s at half of 10 micro-USD.
+    assert told["costUSD"] == {"p50": "0.00015", "p90": "0.00015"}
+    assert told["minimumChargeUSD"] == "0.000005"
+    assert codes(told) == ["ColdStart"]
+    # So is another one of its kind, and the Function itself when it is rehearsed again.
+    again = await estimate(project, "functions", scaling={"targetConcurrency": 2})
+    assert again["costUSD"] == told["costUSD"]
+    other = {"metadata": {"name": "g"}, "spec": {**FUNCTION, "timeout": "90s"}}
+    answer = await project.client.post(f"{project.path}/functions?dryRun=All", json=other)
+    told = answer.json()["status"]["estimate"]
+    assert (told["costUSD"]["p50"], codes(told)) == ("0.0003", ["ColdStart", "OtherFunctionsHistory"])
+    larger = {"metadata": {"name": "g"}, "spec": {**FUNCTION, "resources": {"cpu": "2"}}}
+    answer = await project.client.post(f"{project.path}/functions?dryRun=All", json=larger)
+    assert "NoHistory" in codes(answer.json()["status"]["estimate"])
+
+
+async def test_filters_that_this_server_cannot_keep_are_told(project: ServedApi) -> None:
+    for placement in ({"regions": ["us"]}, {"offerings": ["cpu-1x2"]}, {"maxRateUSDPerHour": "0.01"}):
+        told = await estimate(project, "functions", placement=placement)
+        assert (told["placementPreview"]["offering"], codes(told)[-1]) == ("local", "PlacementNotKept")
+        assert next(iter(placement)) in told["warnings"][-1]["message"]
+    assert codes(await estimate(project, "functions", placement={"regions": ["local"]})) == ["ColdStart", "NoHistory"]
+
+
+async def test_a_new_function_keeps_its_estimate_and_an_ordinary_call_has_none(project: ServedApi) -> None:
+    created = await project.function()
+    assert created["status"]["estimate"]["rateUSDPerHour"] == RATE_USD_PER_HOUR
+    call = await project.create("functioncalls", {"metadata": {"name": "c"}, "spec": CALL})
+    assert "estimate" not in call["status"]
+
+
+async def test_accelerators_are_quoted_for_planning_and_say_that_a_create_would_be_refused(priced: ServedApi) -> None:
+    told = await estimate(priced, "functions", resources={"gpu": "H100"}, placement={"profile": "Cost"})
+    assert told["placementPreview"]["offering"] == "h100-sxm-80g-x1-us-spot"
+    assert told["placementPreview"]["interruptible"] is True
+    explain = told["placementPreview"]["explain"]
+    assert explain["fallbacks"] == ["h100-pcie-80g-x1-eu", "h100-sxm-80g-x1-us"]
+    assert {"offeringClass": "h100-sxm-80g-x8-us", "reason": "GPUCountMismatch"} in explain["rejected"]
+    assert (told["rateUSDPerHour"], told["pricebookVersion"]) == ("1.60", "example-2026-01")
+    assert told["startup"]["cold"] == {"p50": "90s", "p90": "240s"}
+    assert "InterruptibleSelected" in codes(told)
+    [reason] = told["blockingReasons"]
+    body = {"metadata": {"name": "f"}, "spec": {**FUNCTION, "resources": {"gpu": "H100"}}}
+    refused = (await priced.client.post(f"{priced.path}/functions", json=body)).json()
+    assert (reason["code"], reason["message"]) == (refused["reason"], refused["message"])
+    assert reason["fix"] == refused["fix"]
+    none = await estimate(priced, "functions", resources={"gpu": "H100:4"})
+    assert (codes(none), codes(none, "blockingReasons"), "costUSD" in none) == (["NoOffering"], ["Unsupported"], False)
+
+
+async def test_work_without_accelerators_runs_here_and_is_shown_beside_the_book(priced: ServedApi) -> None:
+    told = await estimate(priced, "functions")
+    assert (told["placementPreview"]["offering"], told["rateUSDPerHour"]) == ("local", RATE_USD_PER_HOUR)
+    rejected = {each["offeringClass"]: each["reason"] for each in told["placementPreview"]["explain"]["rejected"]}
+    assert (rejected["cpu-1x2"], rejected["t4-16g-x1-us"]) == ("InsufficientCapacity", "GPUCountMismatch")
+
+
+async def test_what_is_not_offered_and_has_no_price_is_refused_by_a_dry_run_too(project: ServedApi) -> None:
+    spec = {**FUNCTION, "resources": {"gpu": "H100"}, "cluster": {"size": 2}}
+    body = {"metadata": {"name": "f"}, "spec": spec}
+    answer = await project.client.post(f"{project.path}/functions?dryRun=All", json=body)
+    assert (answer.status_code, answer.json()["reason"]) == (422, "Unsupported")
+
+
+async def test_a_dry_run_of_other_kinds_has_an_etag_and_no_estimate(project: ServedApi) -> None:
+    body = {"metadata": {"name": "a"}, "spec": {}}
+    answer = await project.client.post(f"{project.path}/apps?dryRun=All", json=body)
+    assert answer.headers["etag"]
+    assert "estimate" not in answer.json()["status"]
