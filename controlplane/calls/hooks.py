@@ -19,6 +19,7 @@ from controlplane.calls.rows import CALL_BY_KEY, CALL_BY_UID, PRIORITY_NEW, Call
 from controlplane.calls.transitions import Ending, Phase
 from controlplane.calls.waits import WaitReason, pool_of, queue_reason, stored_message
 from controlplane.errors import ApiError, Reason
+from controlplane.kinds.quotes import bound_as
 from controlplane.store.contract import Document, Key, Reads, Tx
 from controlplane.store.finalizers import CALL, is_deleting, with_finalizer
 from controlplane.store.hooks import PlainHooks
@@ -42,6 +43,7 @@ class FunctionCallHooks(PlainHooks):
                 f'functions.nodus.dev "{name}" not found',
                 subject=("functions", name),
             )
+        document = bound_as(function, document)
         if document["spec"].get("state") == "Cancelled":
             return transitions.ended(document, tx.now, Ending(finish=_CANCELLED), cost_micro_usd=0)
         pool = pool_of(function)

@@ -20,6 +20,7 @@ from controlplane.calls.decide import Cause, Decision, Facts, Finish, Recover, R
 from controlplane.calls.rows import CallRow, CallState
 from controlplane.calls.transitions import Ending
 from controlplane.clock import format_time
+from controlplane.kinds.quotes import within_quote
 from controlplane.ledger.pricing import FLAT_BOOK
 from controlplane.ledger.transfers import Basis, Subject, charge, record
 from controlplane.ledger.worker_accounts import CallWork
@@ -184,7 +185,7 @@ def _charged(tx: Tx, row: CallRow, outcome: Outcome, rules: CallRules) -> CallRo
             dispatch=row.dispatches,
             period_start=row.started_at,
             period_end=_within_time(row, outcome.ran_until, rules),
-            rate_micro_usd_per_hour=rules.rate_micro_usd_per_hour,
+            rate_micro_usd_per_hour=within_quote(present_document(tx, row), rules.rate_micro_usd_per_hour),
             shares=row.concurrency or 1,
             pricebook=rules.pricebook,
         )

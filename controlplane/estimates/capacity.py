@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from controlplane.kinds.money import EstimateWarning
+from controlplane.kinds.quotes import within_quote
 from controlplane.ledger.pricebook import PriceBook
 from controlplane.ledger.pricing import FLAT_BOOK
 from controlplane.machinery.quantities import parse_duration, parse_money
@@ -33,6 +34,18 @@ class Capacity:
     def chosen(self) -> Candidate | None:
         """The class; None when nothing would do."""
         return self.placed.chosen
+
+    @property
+    def rate_micro_usd_per_hour(self) -> int:
+        """What one worker costs; nothing where none would run."""
+        return self.chosen.rate_micro_usd_per_hour if self.chosen is not None else 0
+
+    def bound_as(self, owner: Mapping[str, Any]) -> Capacity:
+        """The same, at no more than what its owner was quoted."""
+        if self.chosen is None:
+            return self
+        rate = within_quote(owner, self.rate_micro_usd_per_hour)
+        return replace(self, placed=replace(self.placed, chosen=replace(self.chosen, rate_micro_usd_per_hour=rate)))
 
 
 def capacity_for(spec: Mapping[str, Any], book: PriceBook | None, flat_rate_usd_per_hour: str) -> Capacity:

@@ -63,8 +63,11 @@ class Estimator:
             return None  # It went in this moment; the create says so.
         now, spec = self._clock.now(), function["spec"]
         capacity = capacity_for(spec, book_at(self._books, now), self._settings.worker_rate_usd_per_hour)
+        if key.kind != FUNCTION_KIND:
+            # Calls of a Function that is bound to a quote are bound as it is.
+            capacity = capacity.bound_as(function)
         shares = spec["scaling"]["targetConcurrency"]
-        rate = capacity.chosen.rate_micro_usd_per_hour if capacity.chosen is not None else 0
+        rate = capacity.rate_micro_usd_per_hour
         timeout = document["spec"].get("timeout") or spec["timeout"]
         cost, source = await self._cost(
             function_key, stored, spec, timeout, Price(rate_micro_usd_per_hour=rate, shares=shares)

@@ -76,8 +76,8 @@ class Quote:
 def quote(facts: Facts) -> Quote:
     """The estimate of these facts."""
     chosen = facts.capacity.chosen
-    rate = chosen.rate_micro_usd_per_hour if chosen is not None else None
-    price = Price(rate_micro_usd_per_hour=rate or 0, shares=facts.shares)
+    rate = facts.capacity.rate_micro_usd_per_hour
+    price = Price(rate_micro_usd_per_hour=rate, shares=facts.shares)
     estimate: Document = {"warnings": [each.to_wire() for each in _warnings(facts)]}
     if chosen is not None:
         estimate |= {
@@ -102,7 +102,7 @@ def quote(facts: Facts) -> Quote:
         valid_until = min(latest, facts.prices_change_at or latest)
         estimate |= {"pricebookVersion": facts.capacity.pricebook, "validUntil": format_time(valid_until)}
     etag = etag_of(facts.spec, chosen.name if chosen is not None else None, rate, facts.shares)
-    return Quote(estimate=estimate, etag=etag, rate_micro_usd_per_hour=rate)
+    return Quote(estimate=estimate, etag=etag, rate_micro_usd_per_hour=rate if chosen is not None else None)
 
 
 def etag_of(spec: object, *price: object) -> str:

@@ -14,6 +14,7 @@ from controlplane.kinds.catalog import CATALOG_ADVICE, is_offered
 from controlplane.kinds.charge_views import FunctionChargesStatus
 from controlplane.kinds.function_models import FunctionSpec, FunctionStatus
 from controlplane.kinds.membership import APP_LABEL, join_app
+from controlplane.kinds.quotes import without_quote
 from controlplane.kinds.references import digest_of
 from controlplane.machinery.conditions import Condition, with_condition
 from controlplane.machinery.documents import immutable, value_at
@@ -31,6 +32,9 @@ from controlplane.machinery.kind import (
 from controlplane.machinery.problems import NOT_FOUND
 from controlplane.machinery.quantities import parse_money
 from controlplane.machinery.table import AGE_COLUMN, NAME_COLUMN, NOTHING, PHASE_COLUMN, text_at
+
+_QUOTED_FIELDS = ("spec.resources", "spec.placement", "spec.scaling.targetConcurrency")
+"""What the price of a call depends on: a quote that a Function is bound to is for these."""
 
 
 class FunctionStrategy:
@@ -52,6 +56,8 @@ class FunctionStrategy:
         app = await join_app(new, context)
         if new["spec"] != old["spec"]:
             _note_app_version(new, app)
+        if any(value_at(old, path) != value_at(new, path) for path in _QUOTED_FIELDS):
+            new["metadata"] = without_quote(new)["metadata"]
         new["status"] = {**new["status"], **_observed_at_once(old, new)}
 
 

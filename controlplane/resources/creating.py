@@ -19,7 +19,7 @@ from controlplane.errors import ApiError, Cause, Reason
 from controlplane.estimates.estimator import FUNCTION_KIND, Estimator
 from controlplane.estimates.quoting import Quote, blocked, etag_of
 from controlplane.identity.principal import Principal
-from controlplane.ledger.quotes import quoted
+from controlplane.kinds.quotes import quoted
 from controlplane.machinery.kind import Kind, Scope
 from controlplane.machinery.managed_fields import first_owner, with_managed_fields
 from controlplane.machinery.validation import CAUSES_MAX

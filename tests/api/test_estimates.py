@@ -14,6 +14,7 @@ from controlplane.clock import parse_time
 from controlplane.estimates.bands import SAMPLES_MIN
 from controlplane.estimates.quoting import QUOTE_SECONDS
 from controlplane.kinds.money import Estimate
+from controlplane.kinds.quotes import QUOTED_RATE
 from tests.fixtures.app import CALL, FUNCTION, ServedApi, api_settings, serve
 from tests.fixtures.calls import succeeded
 from tests.fixtures.http_worker import start_worker
@@ -158,3 +159,65 @@ async def test_a_dry_run_of_other_kinds_has_an_etag_and_no_estimate(project: Ser
     answer = await project.client.post(f"{project.path}/apps?dryRun=All", json=body)
     assert answer.headers["etag"]
     assert "estimate" not in answer.json()["status"]
+
+
+DOUBLED = "0.072"
+
+
+async def test_a_quote_is_honoured_until_the_price_is_another_and_caps_what_was_bound_to_it(
+    database_url: str, tmp_path: Path
+) -> None:
+    settings = api_settings(database_url, tmp_path)
+    bound = {"metadata": {"name": "f"}, "spec": FUNCTION}
+    body = {"metadata": {"name": "c"}, "spec": CALL}
+    async with serve(settings) as api:
+        etag = (await rehearse(api, "functions")).headers["etag"]
+        created = await api.create("functions", bound, headers={"If-Match": etag})
+        assert created["metadata"]["annotations"] == {QUOTED_RATE: RATE_USD_PER_HOUR}
+        await api.function("g")
+        etags = {name: (await rehearse(api, "functioncalls", function=name)).headers["etag"] for name in "fg"}
+    dearer = settings.model_copy(update={"worker_rate_usd_per_hour": DOUBLED})
+    async with serve(dearer, key=api.key) as later:
+        told = await estimate(later, "functioncalls", function="g")
+        assert (told["rateUSDPerHour"], told["minimumChargeUSD"]) == (DOUBLED, "0.00002")
+        for name in "fg":
+            made = {**body, "spec": {**CALL, "function": name}}
+            refused = await later.client.post(
+                f"{later.path}/functioncalls", json=made, headers={"If-Match": etags[name]}
+            )
+            assert (refused.status_code, refused.json()["reason"]) == (412, "PreconditionFailed")
+        # The Function was bound at half of this, and so is whatever calls it.
+        told = await estimate(later, "functioncalls")
+        assert (told["rateUSDPerHour"], told["minimumChargeUSD"]) == ("0.0396", "0.000011")
+        await later.create("functioncalls", body)
+        worker = await start_worker(later)
+        [given] = (await worker.claim(take=1))["calls"]
+        await worker.claim(succeeded(given["id"]), take=0)
+        charged = "SELECT rate_micro_usd_per_hour FROM ledger_transfers WHERE subject_name = 'c'"
+        assert await later.core.database.fetchval(charged) == 39_600
+    async with serve(settings, key=api.key) as again:
+        made = {"metadata": {"name": "d"}, "spec": CALL}
+        created = await again.create("functioncalls", made, headers={"If-Match": etags["f"]})
+        assert created["metadata"]["annotations"] == {QUOTED_RATE: RATE_USD_PER_HOUR}
+
+
+async def test_nobody_writes_a_quote_and_a_change_of_what_it_is_for_ends_it(project: ServedApi) -> None:
+    etag = (await rehearse(project, "functions")).headers["etag"]
+    forged = {"metadata": {"name": "f", "annotations": {QUOTED_RATE: "0"}}, "spec": FUNCTION}
+    made = await project.create("functions", forged)
+    assert "annotations" not in made["metadata"]
+    path = f"{project.path}/functions/f"
+    patch = {"metadata": {"annotations": {QUOTED_RATE: "0"}}}
+    assert (await project.client.patch(path, json=patch, headers=MERGE)).status_code == 422
+    bound = {"metadata": {"name": "b"}, "spec": FUNCTION}
+    await project.create("functions", bound, headers={"If-Match": etag})
+    path = f"{project.path}/functions/b"
+    kept = await project.client.patch(path, json={"spec": {"timeout": "20s"}}, headers=MERGE)
+    assert kept.json()["metadata"]["annotations"] == {QUOTED_RATE: RATE_USD_PER_HOUR}
+    for spec in (
+        {"resources": {"cpu": "2"}},
+        {"placement": {"profile": "Cost"}},
+        {"scaling": {"targetConcurrency": 2}},
+    ):
+        answer = await project.client.patch(f"{path}?dryRun=All", json={"spec": spec}, headers=MERGE)
+        assert "annotations" not in answer.json()["metadata"], spec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 import shlex
@@ -14,6 +15,7 @@ import pytest
 from activities.offerings import PublishOfferings
 from controlplane.ledger.pricebook import load_books
 from tests.api.test_access import key
+from tests.fixtures.app import FUNCTION
 from tests.fixtures.clients import SCRIPTS, ClientSide, Finished
 from tests.fixtures.eventually import eventually
 
@@ -155,3 +157,22 @@ async def test_a_key_is_created_used_listed_and_revoked(side: ClientSide) -> Non
         return refused.code != 0 and "Unauthorized" in refused.stderr
 
     await eventually(is_refused, within=60)
+
+
+async def test_an_apply_that_is_rehearsed_prints_the_estimate(client_side: ClientSide) -> None:
+    manifest = client_side.home / "f.json"
+    body = {"apiVersion": "nodus.dev/v1", "kind": "Function", "metadata": {"name": "f"}, "spec": FUNCTION}
+    manifest.write_text(json.dumps(body))
+    line = f"apply --dry-run=server -o estimate -f {manifest}"
+    # New, and again when it exists: the live estimate of an object that would not change.
+    new = (await nodus(client_side, line)).stdout
+    assert re.search(r"est\. \$0\.003 .* ~2s–8s \(cold\) · hold \$0\.00 · no worker is ready", new), new
+    assert "blocked" not in new
+    await nodus(client_side, f"apply -f {manifest}")
+    assert re.search(r"est\. \$0\.003", (await nodus(client_side, line)).stdout)
+    assert re.search(r"est\. \$0\.003", (await nodus(client_side, "describe function/f")).stdout)
+    manifest.write_text(
+        json.dumps({**body, "metadata": {"name": "g"}, "spec": {**FUNCTION, "resources": {"gpu": "H100"}}})
+    )
+    refused = (await nodus(client_side, line)).stdout
+    assert re.search(r"blocked: .*does not offer.*resources\.gpu", refused), refused

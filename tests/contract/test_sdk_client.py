@@ -8,12 +8,16 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import nodus
 import pytest
 from nodus import errors
-from nodus.api._client import Client
+from nodus.api._client import Client, set_default_client
+from nodus.api.models._nodus_dev_v1 import Estimate
 
+from controlplane.kinds.quotes import QUOTED_RATE
 from controlplane.store.compaction import compact
 from tests.fixtures.app import CALL, FUNCTION, ServedApi, api_settings, serve
+from tests.fixtures.prices import RATE_USD_PER_HOUR
 
 
 @contextlib.asynccontextmanager
@@ -88,11 +92,33 @@ async def test_a_batch_is_created_with_one_request(sdk: Client) -> None:
 async def test_an_estimate_binds_the_create_that_follows(sdk: Client) -> None:
     await sdk.create(function())
     body = call(name="c")
-    _, etag = await sdk.estimate(body)
+    told, etag = await sdk.estimate(body)
     assert etag is not None
+    Estimate.model_validate(told)
     with pytest.raises(errors.PreconditionFailed):
         await sdk.create({**body, "spec": {**CALL, "timeout": "3s"}}, if_match=etag)
-    assert (await sdk.create(body, if_match=etag))["metadata"]["name"] == "c"
+    created = await sdk.create(body, if_match=etag)
+    assert created["metadata"]["name"] == "c"
+    assert created["metadata"]["annotations"] == {QUOTED_RATE: told["rateUSDPerHour"]}
+    assert created["status"]["estimate"]["costUSD"] == told["costUSD"]
+
+
+async def test_the_sdk_estimates_a_call_of_a_deployed_function_without_making_it(
+    sdk: Client, project: ServedApi
+) -> None:
+    await sdk.create(function("app-f"))
+
+    def asked() -> Any:
+        set_default_client(Client(api_url=project.url, api_key=project.key, project=project.project_name))
+        try:
+            return nodus.Function.from_name("app", "f").estimate(1, b=2)
+        finally:
+            set_default_client(None)
+
+    told = await asyncio.to_thread(asked)
+    assert (told.rateUSDPerHour, told.placementPreview.offering) == (RATE_USD_PER_HOUR, "local")
+    assert told.etag
+    assert await sdk.list("FunctionCall") == []
 
 
 async def test_waiting_for_an_object_sees_its_change(sdk: Client) -> None:

@@ -26,9 +26,19 @@ def quoted(document: Mapping[str, Any], rate_micro_usd_per_hour: int) -> dict[st
 
 def without_quote(document: Mapping[str, Any]) -> dict[str, Any]:
     """The object, bound to nothing any more."""
-    metadata = document["metadata"]
-    annotations = {name: value for name, value in metadata.get("annotations", {}).items() if name != QUOTED_RATE}
-    return {**document, "metadata": {**metadata, "annotations": annotations}}
+    metadata = dict(document["metadata"])
+    annotations = {name: value for name, value in metadata.pop("annotations", {}).items() if name != QUOTED_RATE}
+    if annotations:
+        metadata["annotations"] = annotations
+    return {**document, "metadata": metadata}
+
+
+def bound_as(owner: Mapping[str, Any], document: dict[str, Any]) -> dict[str, Any]:
+    """The object, bound to the quote of its owner as well: of two quotes the lower one holds."""
+    owners, own = quote_of(owner), quote_of(document)
+    if owners is None or (own is not None and own <= owners):
+        return document
+    return quoted(document, owners)
 
 
 def within_quote(document: Mapping[str, Any] | None, rate_micro_usd_per_hour: int) -> int:

@@ -1,0 +1,97 @@
+"""An ETag stands for a spec and its price; an estimate says how long that price is known to hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from controlplane.estimates.bands import Amounts
+from controlplane.estimates.capacity import capacity_for
+from controlplane.estimates.quoting import QUOTE_SECONDS, Facts, Source, quote
+from controlplane.kinds.registry import KINDS
+from controlplane.ledger.pricebook import PriceBook
+from controlplane.machinery.validation import judged_spec
+from tests.fixtures.app import FUNCTION
+
+NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
+GPU = {"id": "h100-sxm-80g", "family": "H100", "displayName": "H100", "memory": "80Gi", "vendor": "NVIDIA"}
+HOUR = timedelta(seconds=QUOTE_SECONDS)
+
+
+def book(version: str, rate: str, name: str = "h100") -> PriceBook:
+    offering = {
+        "name": name,
+        "accelerator": GPU,
+        "count": 1,
+        "host": {"cpu": "8", "memory": "64Gi"},
+        "regionClass": "us",
+        "rateUSDPerHour": rate,
+    }
+    return PriceBook.model_validate({"version": version, "validFrom": "2026-01-01T00:00:00Z", "offerings": [offering]})
+
+
+def facts(prices: PriceBook, **spec: Any) -> Facts:
+    whole, causes = judged_spec(KINDS["Function"], {**FUNCTION, "resources": {"gpu": "H100"}, **spec})
+    assert not causes
+    return Facts(
+        spec=whole,
+        capacity=capacity_for(whole, prices, "0.036"),
+        shares=whole["scaling"]["targetConcurrency"],
+        cost=Amounts(p50_micro_usd=1, p90_micro_usd=2),
+        source=Source.OWN,
+        cold=None,
+        warm=None,
+        now=NOW,
+        prices_change_at=None,
+    )
+
+
+FIRST = facts(book("a", "2.00"))
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        # After `validUntil`, with a past and workers by now, and under another book that leaves the price alone.
+        replace(FIRST, now=NOW + 48 * HOUR, prices_change_at=NOW + 50 * HOUR),
+        replace(FIRST, cost=Amounts(p50_micro_usd=5, p90_micro_usd=9), source=Source.CLASS, warm={"p50": "0.01s"}),
+        facts(book("b", "2.00")),
+    ],
+)
+def test_an_etag_is_good_for_as_long_as_spec_and_price_are_what_they_were(same: Facts) -> None:
+    assert quote(same).etag == quote(FIRST).etag
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        facts(book("a", "2.000001")),
+        facts(book("a", "1.90")),
+        facts(book("a", "2.00", name="other")),
+        facts(book("a", "2.00"), timeout="10s"),
+        facts(book("a", "2.00"), scaling={"targetConcurrency": 2}),
+        facts(book("a", "2.00"), resources={}),
+    ],
+)
+def test_another_spec_or_another_price_is_another_etag(other: Facts) -> None:
+    assert quote(other).etag != quote(FIRST).etag
+
+
+@pytest.mark.parametrize(
+    ("change", "until"),
+    [(None, NOW + HOUR), (NOW + HOUR / 2, NOW + HOUR / 2), (NOW + 2 * HOUR, NOW + HOUR)],
+)
+def test_prices_are_current_for_an_hour_or_until_the_next_book(change: datetime | None, until: datetime) -> None:
+    told = quote(replace(FIRST, prices_change_at=change)).estimate
+    assert told["validUntil"] == until.strftime("%Y-%m-%dT%H:%M:%SZ")
+    assert told["pricebookVersion"] == "a"
+
+
+def test_what_runs_nowhere_has_a_warning_and_no_price() -> None:
+    told = quote(facts(book("a", "2.00"), resources={"gpu": "B200"}))
+    assert told.rate_micro_usd_per_hour is None
+    assert [each["code"] for each in told.estimate["warnings"]] == ["NoOffering"]
+    assert told.estimate.keys() == {"warnings", "pricebookVersion", "validUntil"}
