@@ -13,14 +13,19 @@ from starlette.requests import Request
 
 from controlplane.errors import ApiError, Reason
 
+BODY_SECONDS_MAX = "nodus.body_seconds_max"
+"""Key in the ASGI scope of how long a body may take."""
+
 
 async def read_body(
     request: Request,
     bytes_max: int,
     refusal: Reason = Reason.REQUEST_ENTITY_TOO_LARGE,
     count: Callable[[int], None] | None = None,
+    seconds_max: float | None = None,
 ) -> bytes:
-    """The whole body; 413 as soon as it is known to be larger than `bytes_max`, 415 when it is compressed.
+    """The whole body; 413 as soon as it is known to be larger than `bytes_max`, 415 when it is compressed, 504 when it
+    takes longer than `seconds_max`, by default the setting `body_seconds_max`.
 
     `count` is told the size of each piece before it is kept, and may raise to keep no more.
     """
@@ -34,27 +39,19 @@ async def read_body(
         raise too_large(refusal, bytes_max)
     chunks: list[bytes] = []
     size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > bytes_max:
-            raise too_large(refusal, bytes_max)
-        if count is not None:
-            count(len(chunk))
-        chunks.append(chunk)
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-
-async def read_worker_body(
-    request: Request, bytes_max: int, seconds_max: float, count: Callable[[int], None] | None = None
-) -> bytes:
-    """The whole body of what a worker says: 408 when it takes longer than a worker waits before it says it again."""
+    seconds_max = request.scope[BODY_SECONDS_MAX] if seconds_max is None else seconds_max
     try:
         async with asyncio.timeout(seconds_max):
-            return await read_body(request, bytes_max, count=count)
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > bytes_max:
+                    raise too_large(refusal, bytes_max)
+                if count is not None:
+                    count(len(chunk))
+                chunks.append(chunk)
     except TimeoutError:
-        raise ApiError(
-            Reason.TIMEOUT, f"the body of the worker's request did not come within {seconds_max:g} s"
-        ) from None
+        raise ApiError(Reason.TIMEOUT, f"the body of the request did not come within {seconds_max:g} s") from None
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 def too_large(reason: Reason, bytes_max: int) -> ApiError:

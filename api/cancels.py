@@ -13,7 +13,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.bodies import read_worker_body
+from api.bodies import read_body
 from api.claims import claimant_of, disconnected, replaced
 from api.deps import Target
 from controlplane.calls.cancels import EndStopped, WaitingCancels, parse_word
@@ -46,7 +46,7 @@ class CancelsRoute:
         if caller.revoked:
             raise replaced(binding)
         bytes_max = _ENVELOPE_BYTES_MAX + binding.concurrency * _NAME_BYTES_MAX
-        body = await read_worker_body(request, bytes_max, self._body_seconds_max)
+        body = await read_body(request, bytes_max, seconds_max=self._body_seconds_max)
         word = parse_word(body, self._limits, binding.concurrency)
         claimant = claimant_of(caller.org, binding)
         if word.stopped:

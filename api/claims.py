@@ -17,7 +17,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.bodies import read_worker_body
+from api.bodies import read_body
 from api.claim_intake import ClaimIntake
 from api.deps import Target
 from controlplane.calls.claims import ClaimAnswer, ClaimMutation
@@ -129,7 +129,7 @@ class ClaimsRoute:
     async def _read(self, request: Request, binding: AttemptBinding, count: Callable[[int], None]) -> bytes:
         """The body, no larger than what this worker can have to tell, and not for longer than a worker waits."""
         bytes_max = self._limits.body_bytes_max(binding.concurrency)
-        return await read_worker_body(request, bytes_max, self._body_seconds_max, count)
+        return await read_body(request, bytes_max, count=count, seconds_max=self._body_seconds_max)
 
     async def _answer(self, request: Request, applied: Applied) -> WantAnswer:
         given = WantAnswer(calls=[], cancel=[])

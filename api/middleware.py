@@ -20,6 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.bodies import BODY_SECONDS_MAX
 from api.deps import CREDENTIAL, PRINCIPAL, REQUEST_ID, Deps
 from api.errors import from_http_status, internal_error, status_response
 from api.rates import ALLOWANCE, Rates
@@ -30,6 +31,11 @@ log = structlog.get_logger("api")
 
 _CLIENT_CLOSED_REQUEST = 499
 """What proxies log for a client that left before its answer."""
+
+
+def new_request_id() -> str:
+    """A name for a request, told to its client and to the log."""
+    return f"req_{encode_base32(int.from_bytes(os.urandom(16)))}"
 
 
 class Edge:
@@ -45,8 +51,8 @@ class Edge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = f"req_{encode_base32(int.from_bytes(os.urandom(16)))}"
-        scope[REQUEST_ID] = request_id
+        scope[REQUEST_ID] = request_id = new_request_id()
+        scope[BODY_SECONDS_MAX] = self._deps.settings.body_seconds_max
         started = time.monotonic()
         status = 0
 

@@ -34,13 +34,23 @@ LookAgain = Callable[[Sequence[bytes]], Awaitable[Mapping[bytes, Principal | Non
 class Streams:
     """The open streams of a process."""
 
-    def __init__(self, look_again: LookAgain, stopping: asyncio.Event) -> None:
+    def __init__(self, look_again: LookAgain, stopping: asyncio.Event, per_credential_max: int) -> None:
         self._look_again = look_again
         self._stopping = stopping
+        self._per_credential_max = per_credential_max
         self._open: dict[bytes, dict[asyncio.Future[ApiError | None], Recheck]] = {}
         self._judged: dict[bytes, Principal] = {}
         """By credential, the caller for whom all of its open streams may go on."""
         self._task: asyncio.Task[None] | None = None
+
+    def require_room(self, credential: bytes) -> None:
+        """TooManyRequests when the credential has as many open as it may."""
+        if len(self._open.get(credential, ())) >= self._per_credential_max:
+            raise ApiError(
+                Reason.TOO_MANY_REQUESTS,
+                f"this credential has {self._per_credential_max} watches and followed logs open at this server",
+                fix="End some, or watch more with each: a selector covers many objects.",
+            )
 
     @contextmanager
     def joined(self, credential: bytes, recheck: Recheck) -> Iterator[asyncio.Future[ApiError | None]]:
@@ -132,6 +142,11 @@ class StreamResponse(Response):
         self._refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            self._streams.require_room(self._credential)
+        except ApiError:
+            await self._chunks.aclose()
+            raise
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         if scope["method"] == "HEAD":
             # Nothing of a stream would reach the client, not even its end.

@@ -27,6 +27,23 @@ class EdgeSettings(BaseSettings):
     access_log: bool = Field(default=False, description="Log a line for each request; failures of ours always are.")
     body_bytes_max: int = Field(default=1 << 20, description="JSON bodies in general; the protocol's limit.")
     batch_body_bytes_max: int = Field(default=8 << 20, description="Bodies of call batches; the protocol's limit.")
+    body_seconds_max: float = Field(
+        default=120.0,
+        gt=0,
+        description="A body must have come by then; the largest batch over half a megabit a second.",
+    )
+    http_head_bytes_max: int = Field(
+        default=65_536, ge=4_096, description="URL and headers of a request; long selectors are the longest there are."
+    )
+    http_head_seconds_max: float = Field(
+        default=20.0,
+        gt=0,
+        description="A head must have come by then, and the rest of a body that was refused; slow-loris attacks take "
+        "longer.",
+    )
+    http_connections_max: int = Field(
+        default=8_192, ge=1, description="Connections of a process at once; each holds a descriptor. More get 503."
+    )
     claim_body_bytes_max: int = Field(
         default=96 << 20, description="Claims carry up to 1,000 results of 64 KiB in base64; one worker's worst case."
     )
@@ -38,6 +55,11 @@ class EdgeSettings(BaseSettings):
     )
     claims_buffered_bytes_max: int = Field(
         default=256 << 20, description="Bodies of claims in memory at once in a process; beyond it they get 429."
+    )
+    streams_per_credential_max: int = Field(
+        default=4_000,
+        ge=1,
+        description="Watches and followed logs of one credential at a process; half its connections.",
     )
     watch_seconds_max: int = Field(
         default=3600, description="A watch is ended after this long, with jitter (R-WATCH-8)."

@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import signal
 import socket
 from collections.abc import Iterator
+from functools import partial
+from typing import cast
 
 import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
 from controlplane.settings import Settings
+from workers.connections import BoundedProtocol
 from workers.edge import open_api
 from workers.heap import keep
 
@@ -28,6 +32,8 @@ BACKLOG = 4_096
 KEEP_ALIVE_SECONDS = 75
 """Longer than clients keep an idle connection, so it is never closed under a request of theirs."""
 FINISH_SECONDS = 10
+DESCRIPTORS_BESIDE = 512
+"""Of the database, files, listeners and logs, beside those of connections."""
 
 
 class Listener(uvicorn.Server):
@@ -56,6 +62,7 @@ class Listener(uvicorn.Server):
 
 async def serve_api(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT; raises what ended the change feed when that comes first."""
+    _allow_descriptors(settings.http_connections_max + DESCRIPTORS_BESIDE)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -81,21 +88,32 @@ async def serve_api(settings: Settings) -> None:
         log.info("stopped")
 
 
+def _allow_descriptors(wanted: int) -> None:
+    """Let the process have a descriptor for each connection; out of them, it could accept none and answer nobody."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft >= wanted or soft == resource.RLIM_INFINITY:
+        return
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        log.warning("fewer descriptors than connections: raise the hard limit", wanted=wanted, allowed=allowed)
+
+
 def _configs(app: ASGIApp, settings: Settings) -> Iterator[uvicorn.Config]:
-    yield _config(app, settings.http_host, settings.http_port)
+    yield _config(app, settings, settings.http_port)
     if settings.https_port:
-        config = _config(app, settings.http_host, settings.https_port)
+        config = _config(app, settings, settings.https_port)
         config.ssl_certfile = settings.tls_certificate
         config.ssl_keyfile = settings.tls_key
         yield config
 
 
-def _config(app: ASGIApp, host: str, port: int) -> uvicorn.Config:
+def _config(app: ASGIApp, settings: Settings, port: int) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        host=host,
+        host=settings.http_host,
         port=port,
-        http="httptools",
+        http=cast(type[asyncio.Protocol], partial(BoundedProtocol, settings)),
         ws="none",
         lifespan="off",
         log_config=None,

@@ -85,7 +85,7 @@ def _deps(core: Core, cancels: WaitingCancels) -> Deps:
     )
     authenticate = Authenticator(core.database, core.settings, core.clock)
     stopping = asyncio.Event()
-    streams = Streams(authenticate.look_again, stopping)
+    streams = Streams(authenticate.look_again, stopping, core.settings.streams_per_credential_max)
     inspector = CallInspector(core.database, core.cache, core.settings, core.clock)
     logs = LogRoutes(reader, streams, core.settings)
     return Deps(

@@ -368,3 +368,18 @@ async def test_a_watcher_of_one_function_sees_its_whole_life(project: ServedApi)
         seen = await asyncio.wait_for(events.take(3), 5)
     assert [event["type"] for event in seen] == ["ADDED", "MODIFIED", "DELETED"]
     assert seen[1]["object"]["metadata"]["deletionTimestamp"]
+
+
+async def test_a_credential_has_so_many_streams_open_and_no_more(database_url: str, tmp_path: Path) -> None:
+    async with serve(api_settings(database_url, tmp_path, streams_per_credential_max=2)) as api:
+        async with api.watch("apps"), api.watch("functions"):
+            for plural in ("apps", "functions"):
+                refused = await api.client.get(f"{api.path}/{plural}", params={"watch": "true"})
+                assert (refused.status_code, refused.json()["reason"]) == (429, "TooManyRequests")
+            assert (await api.client.get(f"{api.path}/apps")).status_code == 200
+
+        async def has_room() -> bool:
+            answer = await api.client.get(f"{api.path}/apps", params={"watch": "true", "timeoutSeconds": "1"})
+            return answer.status_code == 200
+
+        await eventually(has_room, within=60)

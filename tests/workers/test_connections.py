@@ -1,0 +1,195 @@
+"""Connections that are left unfinished, are too large or too many: each has an end, and the client learns why."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx
+import orjson
+import pytest
+
+from tests.fixtures.app import PROJECT, Document, api_settings
+from tests.fixtures.eventually import eventually
+from tests.fixtures.postgres import fresh_database
+from tests.fixtures.replicas import Replica, replicas
+from workers.engines.postgres import EmbeddedPostgres
+
+HEAD_BYTES_MAX = 4_096
+CONNECTIONS_MAX = 20
+WITHIN_SECONDS = 60
+"""For what takes a second; the machine may be loaded."""
+HEAD = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
+
+
+@pytest.fixture(scope="module")
+async def served(
+    postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[tuple[Replica, str]]:
+    folder = tmp_path_factory.mktemp("connections")
+    limits = {
+        "http_head_seconds_max": 1,
+        "http_head_bytes_max": HEAD_BYTES_MAX,
+        "http_connections_max": CONNECTIONS_MAX,
+    }
+    async with fresh_database(postgres) as url:
+        settings = api_settings(url, folder, body_seconds_max=1, **limits)
+        async with replicas(folder, settings, [url]) as (key, [replica]):
+            yield replica, key
+
+
+class Connection:
+    """A bare connection to the process."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+
+    def send(self, content: bytes) -> None:
+        self.writer.write(content)
+
+    async def head(self) -> bytes:
+        """The head of the next answer."""
+        async with asyncio.timeout(WITHIN_SECONDS):
+            return await self._reader.readuntil(b"\r\n\r\n")
+
+    async def rest(self) -> bytes:
+        """What comes until the server closes the connection."""
+        async with asyncio.timeout(WITHIN_SECONDS):
+            return await self._reader.read()
+
+    async def refusal(self) -> Document:
+        """The Status with which the server closes the connection."""
+        head, _, body = (await self.rest()).partition(b"\r\n\r\n")
+        status: Document = orjson.loads(body)
+        assert head.startswith(b"HTTP/1.1 %d " % status["code"])
+        assert status["requestId"].encode() in head
+        assert status["docs"].endswith(f"/docs/errors/{status['reason']}")
+        return status
+
+
+@pytest.fixture
+async def connection(served: tuple[Replica, str]) -> AsyncIterator[Connection]:
+    opened = await connect(served[0])
+    yield opened
+    opened.writer.close()
+
+
+async def connect(replica: Replica) -> Connection:
+    return Connection(*await asyncio.open_connection("127.0.0.1", replica.port))
+
+
+async def test_a_connection_that_says_nothing_is_closed(connection: Connection) -> None:
+    assert await connection.rest() == b""
+
+
+async def test_an_unfinished_head_is_refused_after_its_time(connection: Connection) -> None:
+    connection.send(HEAD)
+    refusal = await connection.refusal()
+    assert (refusal["reason"], refusal["message"]) == (
+        "BadRequest",
+        "the head of the request did not come within 1 s",
+    )
+
+
+async def test_a_head_that_trickles_in_has_no_longer(connection: Connection) -> None:
+    connection.send(HEAD)
+    trickling = asyncio.create_task(trickle(connection, b"X: y\r\n"))
+    assert (await connection.refusal())["reason"] == "BadRequest"
+    trickling.cancel()
+
+
+async def test_a_connection_kept_by_line_ends_alone_is_closed(connection: Connection) -> None:
+    connection.send(HEAD + b"\r\n")
+    assert b" 200 " in await connection.head()
+    trickling = asyncio.create_task(trickle(connection, b"\r\n"))
+    await connection.rest()
+    trickling.cancel()
+
+
+async def test_a_second_request_of_a_connection_is_served(connection: Connection) -> None:
+    for _ in range(3):
+        connection.send(HEAD)
+        connection.send(b"\r\n")
+        assert b" 200 " in await connection.head()
+
+
+async def test_a_body_may_be_larger_than_a_head_and_an_answer_take_longer(served: tuple[Replica, str]) -> None:
+    replica, key = served
+    headers = {"Authorization": f"Bearer {key}"}
+    body = {"metadata": {"name": "a", "annotations": {"filling": "x" * 50 * HEAD_BYTES_MAX}}, "spec": {}}
+    async with httpx.AsyncClient(base_url=replica.url, headers=headers, trust_env=False, timeout=60) as client:
+        assert (await client.post(f"{PROJECT}/apps", json=body)).status_code == 201
+        watched = await client.get(f"{PROJECT}/apps", params={"watch": "true", "timeoutSeconds": "3"})
+        assert watched.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        HEAD + b"X: " + b"y" * HEAD_BYTES_MAX + b"\r\n\r\n",
+        HEAD + b"X: y\r\n" * HEAD_BYTES_MAX + b"\r\n",
+        HEAD + b"X: " + b"y" * 2 * HEAD_BYTES_MAX,
+        b"GET /" + b"x" * HEAD_BYTES_MAX + b" HTTP/1.1\r\n\r\n",
+        b"GET /" + b"x" * 2 * HEAD_BYTES_MAX,
+    ],
+    ids=["a header", "many headers", "an endless header", "a URL", "an endless URL"],
+)
+async def test_a_head_that_is_too_large_is_refused(connection: Connection, content: bytes) -> None:
+    connection.send(content)
+    refusal = await connection.refusal()
+    assert refusal["reason"] == "BadRequest"
+    assert f"at most {HEAD_BYTES_MAX} bytes" in refusal["message"]
+
+
+async def test_bytes_that_are_no_request_are_refused(connection: Connection) -> None:
+    connection.send(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
+    refusal = await connection.refusal()
+    assert (refusal["reason"], refusal["message"]) == ("BadRequest", "the bytes of the request are not HTTP/1.1")
+
+
+async def test_a_body_that_does_not_come_is_given_up_and_its_connection_ends(
+    served: tuple[Replica, str], connection: Connection
+) -> None:
+    lines = (
+        f"POST {PROJECT}/apps HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {served[1]}\r\nContent-Length: 1000000\r\n"
+    )
+    connection.send(lines.encode() + b"\r\n{")
+    assert b" 504 " in await connection.head()
+    trickling = asyncio.create_task(trickle(connection, b" "))
+    assert b"did not come within 1 s" in await connection.rest()
+    trickling.cancel()
+
+
+async def test_a_body_that_nobody_reads_does_not_keep_a_connection(connection: Connection) -> None:
+    connection.send(b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+    assert b" 405 " in await connection.head()
+    trickling = asyncio.create_task(trickle(connection, b" "))
+    await connection.rest()
+    trickling.cancel()
+
+
+async def test_connections_beyond_the_limit_are_refused_until_others_end(served: tuple[Replica, str]) -> None:
+    replica, key = served
+    watch = f"GET {PROJECT}/apps?watch=true HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n\r\n".encode()
+    opened = [await connect(replica) for _ in range(CONNECTIONS_MAX)]
+    for one in opened:
+        one.send(watch)
+        await one.head()
+    refusal = await (await connect(replica)).refusal()
+    assert (refusal["reason"], refusal["details"]["retryAfterSeconds"]) == ("Unavailable", 1)
+    for one in opened:
+        one.writer.close()
+    async with httpx.AsyncClient(base_url=replica.url, trust_env=False) as client:
+
+        async def is_served() -> bool:
+            return (await client.get("/healthz")).status_code == httpx.codes.OK
+
+        await eventually(is_served, within=WITHIN_SECONDS)
+
+
+async def trickle(connection: Connection, content: bytes) -> None:
+    """Send a little again and again."""
+    while not connection.writer.is_closing():
+        connection.send(content)
+        await asyncio.sleep(0.1)
