@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from controlplane.calls.engine import AttachWorkflow
+from controlplane.calls.function_charges import FunctionAuditor
 from controlplane.calls.recovery import LoseAttempt
 from controlplane.capacity.endings import WorkerEnd
 from controlplane.machinery.quantities import parse_money
-from tests.fixtures.calls import Calls, ScriptedWorker, said, succeeded
+from controlplane.store.contract import Key
+from tests.fixtures.calls import ORG, PROJECT, Calls, ScriptedWorker, said, succeeded
+from tests.fixtures.paid_workers import PaidWorkers
 
 MICRO_USD_A_SECOND = 10
 """Of `tests/fixtures/prices.py`."""
@@ -18,6 +21,11 @@ async def lose(calls: Calls, worker: ScriptedWorker, name: str, end: WorkerEnd) 
     """The worker ends now, somebody sees it, and the call is offered again."""
     claimant = worker.claimant
     await calls.writer.write(LoseAttempt(claimant.attempt, claimant.epoch, calls.clock.now(), calls.rules, end))
+    await offer_again(calls, name)
+
+
+async def offer_again(calls: Calls, name: str) -> None:
+    """What its workflow does with a call that lost its worker."""
     ref = await calls.ref(name)
     dispatch = (await calls.status(name))["recoveries"]
     await calls.writer.write(AttachWorkflow(ref, b"t"))
@@ -57,6 +65,46 @@ async def test_each_second_is_charged_once_whoever_dies_and_however_often_an_end
     uid = function["metadata"]["uid"]
     total = (await calls.queries.loads([uid]))[uid].charge_micro_usd
     assert total == (lost_seconds + 20 + 1) * MICRO_USD_A_SECOND
+
+
+@pytest.mark.case("C47")
+@pytest.mark.parametrize(
+    ("end", "seconds"),
+    [
+        (WorkerEnd(outcome="Exited", signal=9), {"Calls": 10 + 20, "Boot": 2 + 3, "Warm": 5}),
+        (WorkerEnd(outcome="NodeLost"), {"Calls": 20, "Restore": 3, "Warm": 5}),
+    ],
+    ids=["the call's worker crashed", "the platform lost its worker"],
+)
+async def test_a_worker_that_dies_in_a_call_is_charged_once_with_all_that_it_did(
+    calls: Calls, paid: PaidWorkers, end: WorkerEnd, seconds: dict[str, int]
+) -> None:
+    scaling = {"minWorkers": 0, "maxWorkers": 10, "targetConcurrency": 1}
+    await calls.function("g", scaling=scaling, recovery={"maxAttempts": 3})
+    [name] = await calls.create(function="g")
+    worker = await paid.ready(boot_seconds=2, function="g")
+    await worker.take()
+    calls.clock.advance(10)
+    await worker.claim(take=0)
+    for _ in range(3):
+        await paid.end(worker, end)
+        calls.clock.advance(1)
+    await offer_again(calls, name)
+    again = await paid.ready(boot_seconds=3, function="g")
+    await again.take()
+    calls.clock.advance(20)
+    for _ in range(5):
+        await again.claim(succeeded(name), take=0)
+        calls.clock.advance(1)
+    await paid.drain(again)
+    for _ in range(5):
+        await paid.end(again)
+    told = (await FunctionAuditor(calls.database).charges(Key("Function", ORG, PROJECT, "g")))["status"]
+    assert told["equal"] is True, told["differences"]
+    assert {part["part"]: part["seconds"] for part in told["parts"]} == seconds
+    assert parse_money(told["ledgerUSD"]) == sum(seconds.values()) * MICRO_USD_A_SECOND == await paid.total("g")
+    status = await calls.status(name)
+    assert parse_money(status["costUSD"]) == seconds["Calls"] * MICRO_USD_A_SECOND
 
 
 @pytest.mark.case("C45")
