@@ -95,6 +95,30 @@ FROM function_load l LEFT JOIN (
 ) AS c ON c.function_uid = l.function_uid
 WHERE l.charge_micro_usd <> COALESCE(c.micro_usd, 0) LIMIT $1
 """,
+        "the segments of a Function are the charges of its workers": """
+SELECT s.function_uid || ' tells ' || s.amount_micro_usd || ' micro-USD of ' || s.segment || ' and the ledger '
+    || COALESCE(c.micro_usd, 0) AS told, s.org
+FROM function_segments s LEFT JOIN (
+    SELECT function_uid, segment, sum(amount_micro_usd) AS micro_usd FROM ledger_transfers
+    WHERE kind = 'charge' AND segment IS NOT NULL GROUP BY 1, 2
+) AS c ON c.function_uid = s.function_uid AND c.segment = s.segment
+WHERE s.amount_micro_usd <> COALESCE(c.micro_usd, 0) LIMIT $1
+""",
+        "a worker that lives was charged for its free places what its account says": """
+SELECT w.uid || ' tells ' || w.idle_micro_usd || ' micro-USD and the ledger ' || COALESCE(c.micro_usd, 0) AS told, w.org
+FROM worker_accounts w LEFT JOIN (
+    SELECT subject_uid, sum(amount_micro_usd) AS micro_usd FROM ledger_transfers
+    WHERE kind = 'charge' AND segment IS NOT NULL GROUP BY 1
+) AS c ON c.subject_uid = w.uid
+WHERE w.idle_micro_usd <> COALESCE(c.micro_usd, 0) LIMIT $1
+""",
+        "a worker that lives holds what its account says, unless that has expired": """
+SELECT w.uid || ' tells a hold of ' || w.held_micro_usd || ' micro-USD and the ledger '
+    || COALESCE(h.amount_micro_usd, 0) AS told, w.org
+FROM worker_accounts w LEFT JOIN ledger_transfers h ON h.id = 'hold/' || w.uid || '/' || w.hold
+LEFT JOIN ledger_transfers e ON e.refers_to = h.id AND e.kind IN ('post', 'void')
+WHERE h.amount_micro_usd IS DISTINCT FROM w.held_micro_usd OR e.id IS NOT NULL LIMIT $1
+""",
         "a dispatch was charged what the ledger says": """
 SELECT 'dispatch ' || d.number || ' of ' || d.call_uid || ' tells ' || d.charge_micro_usd
     || ' micro-USD and the ledger ' || COALESCE(t.amount_micro_usd, 0) AS told, d.org

@@ -56,7 +56,7 @@ class Remains:
     functions: Sequence[Mapping[str, Any]] = ()
     """The documents of all Functions."""
     loads: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """By Function name: queued, running, pending, charge_micro_usd."""
+    """By Function name: queued, running, pending, charge_micro_usd, and worker_micro_usd, for workers themselves."""
     concurrency: Mapping[str, int] = field(default_factory=dict)
     """`targetConcurrency` by Function name."""
     rate_micro_usd_per_hour: int = 0
@@ -65,6 +65,8 @@ class Remains:
     open_rows: Sequence[str] = ()
     """Names of calls that still have a row in the queue's table."""
     open_attempts: Sequence[str] = ()
+    open_holds: Sequence[str] = ()
+    """Accounts of workers that are not closed, and holds that nothing ended."""
     open_workflows: Sequence[str] = ()
     processes: Sequence[str] = ()
     """Workers that still run."""
@@ -202,7 +204,7 @@ def watches_tell_a_straight_story(history: Sequence[Event], remains: Remains) ->
 
 
 def charges_follow_the_intervals(history: Sequence[Event], remains: Remains) -> Iterable[str]:
-    """Each call costs what its dispatches lasted, and each Function what its calls cost."""
+    """Each call costs what its dispatches lasted, and each Function what its calls and its workers cost."""
     totals: Counter[str] = Counter()
     for changes in remains.by_call().values():
         function = changes[0].document["spec"]["function"]
@@ -212,8 +214,12 @@ def charges_follow_the_intervals(history: Sequence[Event], remains: Remains) -> 
         if not least <= charged <= most:
             yield f"{changes[0].name} was charged {charged} micro-USD, its dispatches make {least} to {most}"
     for name, load in remains.loads.items():
-        if load["charge_micro_usd"] != totals[name]:
-            yield f"{name} was charged {load['charge_micro_usd']} micro-USD, its calls {totals[name]}"
+        workers = load["worker_micro_usd"]
+        if load["charge_micro_usd"] != totals[name] + workers:
+            yield (
+                f"{name} was charged {load['charge_micro_usd']} micro-USD, its calls {totals[name]} and its workers "
+                f"{workers}"
+            )
 
 
 def the_ledger_balances(history: Sequence[Event], remains: Remains) -> Iterable[str]:
@@ -222,8 +228,8 @@ def the_ledger_balances(history: Sequence[Event], remains: Remains) -> Iterable[
 
 
 def nothing_is_left_open(history: Sequence[Event], remains: Remains) -> Iterable[str]:
-    """No row of a call, no attempt, no workflow and no worker outlives the run."""
-    kinds = ("open_rows", "open_attempts", "open_workflows", "processes")
+    """No row of a call, no attempt, no hold, no workflow and no worker outlives the run."""
+    kinds = ("open_rows", "open_attempts", "open_holds", "open_workflows", "processes")
     for kind in kinds:
         left = getattr(remains, kind)
         if left:

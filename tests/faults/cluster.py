@@ -56,6 +56,10 @@ SETTINGS: Mapping[str, str] = {
     "autoscaler_resync_seconds": "2",
     "blob_url_seconds": "300",
     "worker_rate_usd_per_hour": RATE_USD_PER_HOUR,
+    # Holds are renewed all the time, so that processes die around it.
+    "worker_hold_seconds": "10",
+    "worker_hold_seconds_min": "5",
+    "worker_hold_renew_seconds": "5",
 }
 HEARTBEAT_SECONDS = 1.25
 

@@ -26,7 +26,18 @@ WHERE kind = 'FunctionCall' AND fields ->> 'spec.function' = ANY($1) ORDER BY rv
 """
 ROWS = "SELECT name || ' (' || state || ')' AS name FROM calls WHERE function = ANY($1)"
 ATTEMPTS = "SELECT uid || ' (' || state || ')' AS name FROM attempts WHERE function = ANY($1) AND state <> 'finished'"
-LOADS = "SELECT function, queued, running, pending, charge_micro_usd FROM function_load WHERE function = ANY($1)"
+LOADS = """
+SELECT function, queued, running, pending, charge_micro_usd, (
+    SELECT COALESCE(sum(t.amount_micro_usd), 0)::bigint FROM ledger_transfers t
+    WHERE t.function_uid = l.function_uid AND t.segment IS NOT NULL) AS worker_micro_usd
+FROM function_load l WHERE function = ANY($1)
+"""
+HOLDS = """
+SELECT uid AS name FROM worker_accounts WHERE function = ANY($1)
+UNION SELECT o.id FROM ledger_open_holds o JOIN ledger_transfers t ON t.id = o.id
+JOIN objects f ON f.uid = t.function_uid
+WHERE f.kind = 'Function' AND f.name = ANY($1)
+"""
 DOCUMENTS = "SELECT doc FROM objects WHERE kind = 'Function' AND name = ANY($1)"
 
 
@@ -75,6 +86,7 @@ async def read_remains(cluster: Cluster, functions: Sequence[str]) -> Remains:
             rate_micro_usd_per_hour=parse_money(setting(cluster, "worker_rate_usd_per_hour")),
             open_rows=[row["name"] for row in await connection.fetch(ROWS, names)],
             open_attempts=[row["name"] for row in await connection.fetch(ATTEMPTS, names)],
+            open_holds=[row["name"] for row in await connection.fetch(HOLDS, names)],
             open_workflows=await open_workflows(cluster),
             processes=[f"worker {pid}" for pid in cluster.workers()],
             ledger_breaches=await ledger_breaches(cluster),

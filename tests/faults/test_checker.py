@@ -97,9 +97,9 @@ def good() -> Run:
     history += [{"event": "ended", "call": call, "phase": "Succeeded", "at": 6.0, "by": "client"} for call in "abc"]
     function = {
         "metadata": {"name": "f"},
-        "status": {"queue": {"queued": 0, "running": 0}, "workers": {"ready": 0}, "cost": {"totalUSD": "0.00004"}},
+        "status": {"queue": {"queued": 0, "running": 0}, "workers": {"ready": 0}, "cost": {"totalUSD": "0.000047"}},
     }
-    loads = {"f": {"queued": 0, "running": 0, "pending": 0, "charge_micro_usd": 40}}
+    loads = {"f": {"queued": 0, "running": 0, "pending": 0, "charge_micro_usd": 47, "worker_micro_usd": 7}}
     remains = Remains(
         log=log, functions=[function], loads=loads, concurrency={"f": 2}, rate_micro_usd_per_hour=RATE
     )  # fmt: skip
@@ -210,6 +210,10 @@ def charge_the_function_twice(run: Run) -> None:
     run.remains = replace(run.remains, loads={"f": {**run.remains.loads["f"], "charge_micro_usd": 80}})
 
 
+def leave_a_hold(run: Run) -> None:
+    run.remains = replace(run.remains, open_holds=["hold/att_1/1"])
+
+
 def unbalance_the_ledger(run: Run) -> None:
     run.remains = replace(run.remains, ledger_breaches=["what is debited is credited, but it is not"])
 
@@ -270,6 +274,7 @@ WRONG = [
     (unbalance_the_ledger, "the_ledger_balances"),
     (leave_a_row, "nothing_is_left_open"),
     (leave_an_attempt, "nothing_is_left_open"),
+    (leave_a_hold, "nothing_is_left_open"),
     (leave_a_workflow, "nothing_is_left_open"),
     (leave_a_process, "nothing_is_left_open"),
     (leave_a_tally, "counters_agree"),

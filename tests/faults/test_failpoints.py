@@ -120,6 +120,7 @@ SCENES: Mapping[str, Scene] = {
     "worker-leased": (("slow", "slow"), lose_workers),
     "worker-settled": (("slow", "slow"), lose_workers),
     "worker-marked": (("slow", "slow"), stop_and_start),
+    "funds-renewed": (("slow", "slow"), nothing),
     "load-observed": (("slow", "succeed"), nothing),
     "function-forgotten": (("succeed",), delete_a_function),
 }

@@ -10,6 +10,7 @@ from activities.ledger_keeper import LedgerKeeper
 from controlplane.capacity.endings import WorkerEnd
 from controlplane.ledger.accounts import set_floor
 from controlplane.ledger.credits import GrantCredit
+from controlplane.ledger.invariants import verify
 from controlplane.ledger.worker_accounts import hold_micro_usd
 from tests.fixtures.calls import ORG, Calls, succeeded
 from tests.fixtures.paid_workers import MICRO_USD_A_SECOND, PaidWorkers
@@ -225,3 +226,24 @@ async def test_a_leftover_account_of_a_worker_that_is_gone_is_closed(calls: Call
     assert await calls.database.fetch("SELECT * FROM worker_accounts") == []
     assert (await paid.balance()).held_micro_usd == 0
     assert await paid.end(worker) is not None
+
+
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        ("UPDATE function_segments SET amount_micro_usd = 1 WHERE segment = 'Running'", "the segments of a Function"),
+        ("UPDATE worker_accounts SET idle_micro_usd = 1", "for its free places"),
+        ("UPDATE worker_accounts SET held_micro_usd = 1", "a worker that lives holds"),
+    ],
+)
+async def test_verify_finds_an_account_that_says_something_else_than_the_ledger(
+    calls: Calls, paid: PaidWorkers, broken: str, told: str
+) -> None:
+    calls.verified = False
+    await paid.ready()
+    calls.clock.advance(280)
+    await paid.keeper.renew()
+    assert await verify(calls.database) == []
+    await calls.database.execute(broken)
+    [breach] = await verify(calls.database)
+    assert told in breach.rule
