@@ -9,10 +9,13 @@ from typing import Any
 import httpx
 import pytest
 
+from controlplane.capacity.attempts import StartOrder, StartWorkers
 from controlplane.capacity.revision import pool_revision
 from controlplane.images.use import CATALOG
+from controlplane.ledger.worker_accounts import FundingRules
 from controlplane.secrets.environment import SecretReader
 from controlplane.secrets.sealing import SecretSealer
+from controlplane.store.contract import Key
 from tests.fixtures.app import FUNCTION, ServedApi
 from tests.fixtures.plane import PutObject, insert_attempt
 
@@ -224,3 +227,29 @@ async def test_repeated_leases_at_once_leave_one_that_works(project: ServedApi, 
     assert await project.core.database.fetchval("SELECT count(*) FROM tokens WHERE attempt = $1", uid) == 1
     headers = {"Authorization": f"Bearer {last.json()['token']}"}
     assert (await project.client.get("/self", headers=headers)).status_code == 200
+
+
+async def test_a_worker_costs_something_from_the_start_of_its_process(
+    project: ServedApi, node: httpx.AsyncClient
+) -> None:
+    function, core = await project.function(), project.core
+    order = StartOrder(
+        function_key=Key("Function", "default", project.project_name, "f"),
+        function_uid=function["metadata"]["uid"],
+        revision="r1",
+        count=1,
+        node="local",
+        node_workers_max=32,
+        seen=frozenset(),
+        funding=FundingRules.from_settings(core.settings),
+    )
+    [row] = await core.writer.write(StartWorkers(order))
+    times = []
+    for phase in ("Preparing", "Starting", "Starting"):
+        body = {"epoch": 1, "phase": phase, "guarantees": None}
+        assert (await node.post(f"/node/v1/attempts/{row.uid}/phase", json=body)).status_code == 204
+        times.append(await core.database.fetchval("SELECT started_at FROM worker_accounts WHERE uid = $1", row.uid))
+    assert times[0] is None
+    assert times[1] == times[2] >= row.created_at
+    attempt = (await project.client.get(f"{project.path}/attempts/{row.uid}")).json()
+    assert attempt["status"]["timings"]["billingStartTime"].endswith("Z")

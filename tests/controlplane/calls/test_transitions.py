@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from controlplane.calls import transitions
 from controlplane.calls.decide import Finish
 from controlplane.calls.transitions import EDGES, TERMINAL, Ending, Phase
+from controlplane.calls.waits import WaitReason
+from controlplane.clock import format_time
 
 NOW = datetime(2026, 11, 29, 12, 0, 0, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=5)
@@ -134,3 +136,17 @@ def test_the_document_that_was_moved_is_not_changed() -> None:
     transitions.claimed(document, NOW, attempt="a", epoch=1)
     transitions.cancelling(transitions.claimed(document, NOW, attempt="a", epoch=1), NOW)
     assert repr(document) == before
+
+
+def test_a_call_that_waits_for_money_is_not_funded_until_it_waits_for_something_else_or_runs() -> None:
+    waits = transitions.waiting(call(), NOW, WaitReason.UNFUNDED, "no money")
+
+    def funded(document: dict[str, Any]) -> tuple[str, str, str]:
+        [told] = [each for each in document["status"]["conditions"] if each["type"] == "Funded"]
+        return told["status"], told["reason"], told["lastTransitionTime"]
+
+    assert funded(waits) == ("False", "Unfunded", format_time(NOW))
+    assert funded(transitions.waiting(waits, LATER, WaitReason.UNFUNDED, "no money")) == funded(waits)
+    assert funded(transitions.waiting(waits, LATER, WaitReason.NO_ROOM, "no room"))[:2] == ("True", "Funded")
+    assert funded(transitions.claimed(waits, LATER, attempt="att_1", epoch=1))[:2] == ("True", "Funded")
+    assert funded(transitions.claimed(call(), LATER, attempt="att_1", epoch=1))[2] == "2026-11-29T11:00:00Z"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from activities import run_worker_contract as words
-from controlplane.capacity.endings import WorkerEnd, attempt_end, worker_loss
+from controlplane.capacity.endings import WorkerEnd, attempt_end, is_platforms_fault, worker_loss
 
 
 @pytest.mark.parametrize(
@@ -79,3 +79,34 @@ def test_only_an_end_that_a_call_may_have_caused_is_held_against_calls(
     assert loss.suspicious is suspicious
     assert loss.how.startswith("its worker ")
     assert told in loss.how
+
+
+@pytest.mark.parametrize(
+    ("outcome", "drain_reason", "at_fault"),
+    [
+        (words.NODE_LOST, None, True),
+        (words.NODE_RESTARTED, "Idle", True),
+        (words.PLATFORM_AWAY, None, True),
+        (words.PLATFORM_AWAY, "Idle", False),
+        (words.DRAINED, None, True),
+        (words.KILLED, None, True),
+        (words.DRAINED, "Idle", False),
+        (words.DRAINED, "Unfunded", False),
+        (words.KILLED, "DeadlineExceeded", False),
+        (words.KILLED, "LeaseExpired", False),
+        (words.NODE_LOST, "LeaseExpired", True),
+        (words.EXITED, None, False),
+        (words.OUT_OF_MEMORY, None, False),
+        (words.START_TIMED_OUT, None, False),
+        (words.NOT_STARTED, None, False),
+    ],
+)
+def test_the_platform_pays_for_starts_of_workers_that_it_ended_itself(
+    outcome: str, drain_reason: str | None, at_fault: bool
+) -> None:
+    assert is_platforms_fault(WorkerEnd(outcome=outcome), drain_reason) is at_fault
+
+
+def test_a_worker_that_cannot_be_paid_says_so_in_its_attempt() -> None:
+    told = attempt_end(WorkerEnd(outcome=words.DRAINED, exit_code=0), was_ready=True, drain_reason="Unfunded")
+    assert (told.phase, told.reason, told.message) == ("Cancelled", "Unfunded", "let go: Unfunded")

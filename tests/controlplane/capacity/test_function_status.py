@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from controlplane.capacity.function_status import Band, Observation, WriteFunctionStatus, observed_status
+from controlplane.clock import format_time
 from controlplane.images.use import CATALOG, ImageState, ImageUse
+from controlplane.ledger.function_funds import FunctionFunds, SegmentSum
 from controlplane.store.contract import Document, Key
 from tests.fixtures.calls import ORG, PROJECT, Calls
 
@@ -111,6 +113,43 @@ def test_workers_calls_and_cost_are_counted() -> None:
     assert status["workers"] == {"ready": 3, "busy": 2, "idle": 1, "starting": 1, "draining": 1}
     assert status["queue"] == {"queued": 4, "running": 2}
     assert status["cost"] == {"totalUSD": "1.23", "rateUSDPerHour": "0.18"}
+
+
+def test_what_workers_hold_and_came_to_stands_beside_the_total() -> None:
+    sums = {
+        "Boot": SegmentSum(amount_micro_usd=100, seconds=10, covered_seconds=5),
+        "Running": SegmentSum(amount_micro_usd=300, seconds=60, covered_seconds=0),
+    }
+    funds = FunctionFunds(held_micro_usd=3_000, funded_until=NOW, segments=sums)
+    document = function()
+    document["status"] = observed_status(document, Observation(charge_micro_usd=1_000, funds=funds), NOW)
+    assert document["status"]["cost"] == {
+        "totalUSD": "0.001",
+        "rateUSDPerHour": "0.00",
+        "heldUSD": "0.003",
+        "fundedUntilTime": format_time(NOW),
+        # Calls were charged 600 of what is Running.
+        "bySegment": {
+            "bootUSD": "0.0001", "bootSeconds": 10, "bootCoveredSeconds": 5, "runningUSD": "0.0009",
+            "runningSeconds": 60, "coveredByNodus": ["Boot"],
+        },
+    }  # fmt: skip
+    without = observed_status(document, Observation(charge_micro_usd=1_000, funds=FunctionFunds(segments=sums)), NOW)
+    assert (without["cost"]["heldUSD"], "fundedUntilTime" in without["cost"]) == ("0.00", False)
+
+
+def test_a_function_whose_workers_cannot_be_paid_says_what_is_missing() -> None:
+    funds = FunctionFunds(needed_micro_usd=600, available_micro_usd=70)
+    status = observed_status(function(), Observation(queued=2, lacks_funds=True, funds=funds), NOW)
+    [told] = [each for each in status["conditions"] if each["type"] == "Funded"]
+    assert (told["status"], told["reason"]) == ("False", "InsufficientCredits")
+    assert told["message"].startswith(
+        "a worker holds 0.0006 USD at least before it starts and 0.00007 USD are available;"
+    )
+    assert status["message"] == "waiting for credit to pay a worker"
+    status = observed_status({**function(), "status": status}, Observation(), NOW)
+    [told] = [each for each in status["conditions"] if each["type"] == "Funded"]
+    assert (told["status"], told["reason"]) == ("True", "Funded")
 
 
 def test_the_warm_estimate_is_there_exactly_while_a_worker_is_ready() -> None:

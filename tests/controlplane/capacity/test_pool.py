@@ -177,6 +177,18 @@ def test_hosts_without_room_are_reported_and_idle_workers_of_others_make_room_at
     assert plan(facts(idle_for("a", 1), pressure=True)).drain == (("a", DrainReason.MAKES_ROOM),)
 
 
+@pytest.mark.parametrize(
+    ("funded", "room", "expected"),
+    [(None, 32, (5, False, False)), (7, 32, (5, False, False)), (2, 32, (2, True, False)), (0, 32, (0, True, False)),
+     (4, 3, (3, True, True))],
+)  # fmt: skip
+def test_no_more_workers_start_than_can_be_paid_and_that_is_told_apart_from_room(
+    funded: int | None, room: int, expected: tuple[int, bool, bool]
+) -> None:
+    told = plan(facts(queued=5, host_room=room, funded_room=funded))
+    assert (told.start, told.lacks_funds, told.lacks_room) == expected
+
+
 members = st.builds(
     lambda uid, current, ready, draining, calls, seconds: Member(
         uid=uid,

@@ -1,0 +1,103 @@
+"""Without money calls wait and say so, workers that cannot be paid go, and everything goes on when there is money."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from controlplane.ledger.accounts import set_floor
+from controlplane.ledger.credits import GrantCredit
+from controlplane.ledger.invariants import verify
+from controlplane.machinery.kind import Document
+from controlplane.machinery.quantities import parse_money
+from tests.fixtures.control import ControlWorld, open_world
+from tests.fixtures.eventually import eventually
+from workers.engines.temporal import EmbeddedTemporal
+
+ORG = "default"
+WITHIN_SECONDS = 60.0
+
+
+@pytest.fixture
+async def poor_world(temporal: EmbeddedTemporal, database_url: str, tmp_path: Path) -> AsyncIterator[ControlWorld]:
+    """A control process of an organisation that may spend what it was granted, and was granted nothing; holds are
+    short."""
+    holds = {"worker_hold_seconds": 8, "worker_hold_seconds_min": 4, "worker_hold_renew_seconds": 6}
+    async with open_world(temporal, database_url, tmp_path, **holds) as world:
+        await set_floor(world.core.database, ORG, 0)
+        async with world.running():
+            yield world
+        await world.end_controllers()
+
+
+async def grant(world: ControlWorld, name: str, micro_usd: int) -> None:
+    await world.core.writer.write(GrantCredit(ORG, name, micro_usd, ""))
+
+
+def funded(status: Document) -> tuple[str, str]:
+    [condition] = [each for each in status["conditions"] if each["type"] == "Funded"]
+    return condition["status"], condition["reason"]
+
+
+async def until_funded(world: ControlWorld, kind: str, name: str, told: tuple[str, str]) -> Document:
+    async def says() -> Document | None:
+        status = await world.status(kind, name)
+        return status if funded(status) == told else None
+
+    status: Document = await eventually(says, within=WITHIN_SECONDS)
+    return status
+
+
+async def test_calls_wait_for_money_and_say_so_and_go_on_when_it_comes(poor_world: ControlWorld) -> None:
+    world = poor_world
+    await world.function()
+    first = await world.call()
+    told = await until_funded(world, "Function", "f", ("False", "InsufficientCredits"))
+    [condition] = [each for each in told["conditions"] if each["type"] == "Funded"]
+    assert "a worker holds 0.00004 USD at least before it starts and 0.00 USD are available" in condition["message"]
+    status = await until_funded(world, "FunctionCall", first, ("False", "Unfunded"))
+    assert status["phase"] == "Queued"
+    assert "lacks the credit" in status["message"]
+    # One that comes now says so from its first moment.
+    second = await world.call()
+    assert funded(await world.status("FunctionCall", second)) == ("False", "Unfunded")
+    assert await world.attempts() == []
+    await grant(world, "welcome", 1_000_000)
+    for name in (first, second):
+        ended = await world.until_ended(name, within=WITHIN_SECONDS)
+        assert (ended["phase"], funded(ended)) == ("Succeeded", ("True", "Funded"))
+    told = await until_funded(world, "Function", "f", ("True", "Funded"))
+
+    async def holds() -> Document | None:
+        cost: Document = (await world.status("Function", "f"))["cost"]
+        return cost if parse_money(cost.get("heldUSD", "0")) else None
+
+    cost = await eventually(holds, within=WITHIN_SECONDS)
+    assert cost["fundedUntilTime"]
+
+
+async def test_a_warm_worker_goes_when_its_money_ends_and_another_comes_with_the_next(
+    poor_world: ControlWorld,
+) -> None:
+    world = poor_world
+    await grant(world, "welcome", 150)
+    await world.function(scaling={"minWorkers": 1, "maxWorkers": 2})
+
+    async def unfunded() -> Document | None:
+        attempts = [await world.status("Attempt", row["uid"]) for row in await world.attempts()]
+        return next((status for status in attempts if status.get("reason") == "Unfunded"), None)
+
+    attempt = await eventually(unfunded, within=WITHIN_SECONDS)
+    assert attempt["phase"] == "Cancelled"
+    assert attempt["actual"]["costUSD"] != "0.00"
+    await until_funded(world, "Function", "f", ("False", "InsufficientCredits"))
+    count = len(world.node.attempts)
+    await grant(world, "more", 1_000_000)
+    told = await world.until_function(within=WITHIN_SECONDS, workers__idle=1)
+    segments = told["cost"]["bySegment"]
+    parts = [parse_money(value) for name, value in segments.items() if name.endswith("USD")]
+    assert sum(parts) == parse_money(told["cost"]["totalUSD"]) > 0
+    assert len(world.node.attempts) == count + 1
+    assert await verify(world.core.database) == []
