@@ -17,6 +17,7 @@ from controlplane.capacity.rows import COLUMNS, LOST, AttemptState, WorkerRow
 from controlplane.clock import format_time
 from controlplane.identity.tokens import REVOKE_ATTEMPT
 from controlplane.ids import new_uid
+from controlplane.kinds.quotes import within_quote
 from controlplane.ledger.accounts import BALANCE
 from controlplane.ledger.worker_accounts import FundingRules, WorkerAccount, open_account
 from controlplane.machinery.kind import API_VERSION
@@ -127,7 +128,8 @@ class StartWorkers:
     def _fund(self, tx: Tx, function: Document, uid: str, *, restores: bool) -> bool:
         """Whether the worker may be started: it costs nothing, or has an account with a hold now."""
         order = self._order
-        if not order.funding.rate_micro_usd_per_hour:
+        rate_micro_usd_per_hour = within_quote(function, order.funding.rate_micro_usd_per_hour)
+        if not rate_micro_usd_per_hour:
             return True
         account = WorkerAccount(
             uid=uid,
@@ -135,7 +137,7 @@ class StartWorkers:
             project=order.function_key.project,
             function=order.function_key.name,
             function_uid=order.function_uid,
-            rate_micro_usd_per_hour=order.funding.rate_micro_usd_per_hour,
+            rate_micro_usd_per_hour=rate_micro_usd_per_hour,
             shares=function["spec"]["scaling"]["targetConcurrency"],
             pricebook=order.funding.pricebook,
             restores=restores,
@@ -178,7 +180,8 @@ class StartWorkers:
                 row.concurrency, row.node, row.created_at,
             ),
         )  # fmt: skip
-        tx.put(row.key, _attempt_document(function, row, order.funding.rate_micro_usd_per_hour))
+        rate_micro_usd_per_hour = within_quote(function, order.funding.rate_micro_usd_per_hour)
+        tx.put(row.key, _attempt_document(function, row, rate_micro_usd_per_hour))
         return row
 
 

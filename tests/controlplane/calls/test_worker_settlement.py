@@ -8,11 +8,13 @@ import pytest
 
 from activities.ledger_keeper import LedgerKeeper
 from controlplane.capacity.endings import WorkerEnd
+from controlplane.kinds.quotes import quoted
 from controlplane.ledger.accounts import set_floor
 from controlplane.ledger.credits import GrantCredit
 from controlplane.ledger.invariants import verify
 from controlplane.ledger.worker_accounts import hold_micro_usd
-from tests.fixtures.calls import ORG, Calls, succeeded
+from controlplane.store.contract import Key
+from tests.fixtures.calls import ORG, PROJECT, Calls, PutObject, succeeded
 from tests.fixtures.paid_workers import MICRO_USD_A_SECOND, PaidWorkers
 
 WINDOW_SECONDS = 300
@@ -247,3 +249,15 @@ async def test_verify_finds_an_account_that_says_something_else_than_the_ledger(
     await calls.database.execute(broken)
     [breach] = await verify(calls.database)
     assert told in breach.rule
+
+
+async def test_a_function_that_was_quoted_a_rate_pays_no_more_for_its_workers(calls: Calls, paid: PaidWorkers) -> None:
+    function = await calls.get("Function", "f")
+    await calls.writer.write(PutObject(Key("Function", ORG, PROJECT, "f"), quoted(function, 18_000)))
+    worker = await paid.ready(boot_seconds=100)
+    attempt = await calls.get("Attempt", worker.claimant.attempt)
+    # At most a tenth more than the quote, which is half of the present rate.
+    assert attempt["status"]["placement"]["rateUSDPerHour"] == "0.0198"
+    assert (await paid.balance()).held_micro_usd == 1_650
+    await paid.end(worker, WorkerEnd(outcome="Exited", exit_code=1))
+    assert await paid.total() == 550
