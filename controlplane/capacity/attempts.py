@@ -127,8 +127,7 @@ class StartWorkers:
 
     def _fund(self, tx: Tx, function: Document, uid: str, *, restores: bool) -> bool:
         """Whether the worker may be started: it costs nothing, or has an account with a hold now."""
-        order = self._order
-        rate_micro_usd_per_hour = within_quote(function, order.funding.rate_micro_usd_per_hour)
+        order, rate_micro_usd_per_hour = self._order, self._rate_micro_usd_per_hour(function)
         if not rate_micro_usd_per_hour:
             return True
         account = WorkerAccount(
@@ -145,6 +144,10 @@ class StartWorkers:
             look_at=tx.now,
         )
         return open_account(tx, account, order.funding)
+
+    def _rate_micro_usd_per_hour(self, function: Document) -> int:
+        """What a worker costs, to a Function that may be bound to a quote."""
+        return within_quote(function, self._order.funding.rate_micro_usd_per_hour)
 
     def _start(self, tx: Tx, function: Document, uid: str, slot: str, epoch: int) -> WorkerRow:
         order = self._order
@@ -180,8 +183,7 @@ class StartWorkers:
                 row.concurrency, row.node, row.created_at,
             ),
         )  # fmt: skip
-        rate_micro_usd_per_hour = within_quote(function, order.funding.rate_micro_usd_per_hour)
-        tx.put(row.key, _attempt_document(function, row, rate_micro_usd_per_hour))
+        tx.put(row.key, _attempt_document(function, row, self._rate_micro_usd_per_hour(function)))
         return row
 
 

@@ -15,11 +15,13 @@ from controlplane.kinds.money import EstimateWarning
 from controlplane.kinds.quotes import within_quote
 from controlplane.ledger.pricebook import PriceBook
 from controlplane.ledger.pricing import FLAT_BOOK
-from controlplane.machinery.quantities import parse_duration, parse_money
+from controlplane.machinery.quantities import format_duration, parse_duration, parse_money
 from controlplane.placement.candidates import Candidate, book_candidates, local_candidate
 from controlplane.placement.demand import Demand
 from controlplane.placement.filters import excluded_by
 from controlplane.placement.placing import Placed, place
+
+_ANY_HOST = local_candidate(0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,15 @@ class Capacity:
     def rate_micro_usd_per_hour(self) -> int:
         """What one worker costs; nothing where none would run."""
         return self.chosen.rate_micro_usd_per_hour if self.chosen is not None else 0
+
+    @property
+    def startup(self) -> Mapping[str, str]:
+        """What a start takes by the figures of the class, as the protocol shows it."""
+        chosen = self.chosen or _ANY_HOST
+        return {
+            "p50": format_duration(chosen.startup_seconds_p50),
+            "p90": format_duration(chosen.startup_seconds_p90),
+        }
 
     def bound_as(self, owner: Mapping[str, Any]) -> Capacity:
         """The same, at no more than what its owner was quoted."""

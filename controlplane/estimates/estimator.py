@@ -1,6 +1,6 @@
 """Gathers what an estimate is made of: the Function, its past and that of Functions like it, prices and workers.
 
-Two queries at most, both bounded; whatever else is asked is in memory. Reads only, so it may be asked at any time and
+Three queries at most, each bounded; whatever else is asked is in memory. Reads only, so it may be asked at any time and
 be given up at any point.
 """
 
@@ -13,9 +13,12 @@ from typing import Any
 from controlplane.calls.samples import Sampled, kept_calls, latest_calls
 from controlplane.clock import Clock, parse_time
 from controlplane.estimates.bands import SAMPLES_MIN, Amounts, PastCall, Price, from_limits, from_past
-from controlplane.estimates.capacity import capacity_for
+from controlplane.estimates.capacity import Capacity, capacity_for
+from controlplane.estimates.overhead import WorkerFacts
 from controlplane.estimates.quoting import Facts, Quote, Source, quote
+from controlplane.ledger.accounts import read_balance
 from controlplane.ledger.pricebook import PriceBook, book_at
+from controlplane.ledger.worker_accounts import FundingRules
 from controlplane.machinery.documents import value_at
 from controlplane.machinery.kind import Document
 from controlplane.machinery.quantities import parse_duration
@@ -47,6 +50,7 @@ class Estimator:
         self._books = books
         self._settings = settings
         self._clock = clock
+        self._funding = FundingRules.from_settings(settings)
 
     async def quote(self, key: Key, document: Document) -> Quote | None:
         """The estimate of an admitted object that would be created as `key`; None for kinds that cost nothing.
@@ -72,7 +76,6 @@ class Estimator:
         cost, source = await self._cost(
             function_key, stored, spec, timeout, Price(rate_micro_usd_per_hour=rate, shares=shares)
         )
-        startup = value_at(stored or {}, "status.estimate.startup") or {}
         return quote(
             Facts(
                 spec=document["spec"],
@@ -80,11 +83,25 @@ class Estimator:
                 shares=shares,
                 cost=cost,
                 source=source,
-                cold=startup.get("cold"),
-                warm=startup.get("warm"),
+                worker=await self._worker(key, spec, stored, capacity),
                 now=now,
                 prices_change_at=self._next_book_at(now),
             )
+        )
+
+    async def _worker(
+        self, key: Key, spec: Mapping[str, Any], stored: Document | None, capacity: Capacity
+    ) -> WorkerFacts:
+        startup = value_at(stored or {}, "status.estimate.startup") or {}
+        is_priced = capacity.rate_micro_usd_per_hour > 0
+        balance = await read_balance(self._database, key.org) if is_priced else None
+        return WorkerFacts(
+            cold=startup.get("cold") or capacity.startup,
+            warm=startup.get("warm"),
+            idle_seconds=parse_duration(spec["scaling"]["scaledownWindow"]),
+            starts_at_once=max(1, spec["scaling"]["minWorkers"]) if key.kind == FUNCTION_KIND else 1,
+            funding=self._funding,
+            holdable_micro_usd=balance.holdable_micro_usd if balance is not None else None,
         )
 
     async def _cost(

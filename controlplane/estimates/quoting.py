@@ -20,9 +20,10 @@ from controlplane.clock import format_time
 from controlplane.errors import ApiError
 from controlplane.estimates.bands import Amounts, Price
 from controlplane.estimates.capacity import Capacity
+from controlplane.estimates.overhead import WorkerFacts, first_hold_micro_usd, lacking_micro_usd, overhead
 from controlplane.kinds.money import EstimateWarning
 from controlplane.machinery.kind import Document
-from controlplane.machinery.quantities import format_duration, format_money
+from controlplane.machinery.quantities import format_money
 
 QUOTE_SECONDS = 3_600
 """How long prices are called current when no later ones are known: the shortest time for which a book is in force
@@ -54,10 +55,7 @@ class Facts:
     shares: int
     cost: Amounts
     source: Source
-    cold: Mapping[str, str] | None
-    """What a start takes; None when the class's own figures are all that is known."""
-    warm: Mapping[str, str] | None
-    """What a call waits that finds a ready worker; None when there is none."""
+    worker: WorkerFacts
     now: datetime
     prices_change_at: datetime | None
     """When the next price book takes effect, if there is one."""
@@ -82,10 +80,9 @@ def quote(facts: Facts) -> Quote:
     if chosen is not None:
         estimate |= {
             "costUSD": _amounts(facts.cost),
-            # A worker is charged for its calls alone: starting and stopping one costs nothing, and nothing is held.
-            "overheadUSD": _amounts(Amounts(p50_micro_usd=0, p90_micro_usd=0)),
-            "holdUSD": format_money(0),
-            "concurrentHoldUSD": format_money(0),
+            "overheadUSD": _amounts(overhead(facts.worker, rate)),
+            "holdUSD": format_money(first_hold_micro_usd(facts.worker, rate)),
+            "concurrentHoldUSD": format_money(facts.worker.starts_at_once * first_hold_micro_usd(facts.worker, rate)),
             "minimumChargeUSD": format_money(price.least_micro_usd),
             "rateUSDPerHour": format_money(price.rate_micro_usd_per_hour),
             "startup": _startup(facts),
@@ -93,7 +90,7 @@ def quote(facts: Facts) -> Quote:
                 "offering": chosen.name,
                 "regionClass": chosen.region_class,
                 "interruptible": chosen.interruptible,
-                "warmReuse": facts.warm is not None,
+                "warmReuse": facts.worker.warm is not None,
                 "explain": facts.capacity.placed.explain(),
             },
         }
@@ -122,15 +119,9 @@ def _amounts(amounts: Amounts) -> Document:
 
 
 def _startup(facts: Facts) -> Document:
-    chosen = facts.capacity.chosen
-    assert chosen is not None, "what runs nowhere does not start"
-    by_class = {
-        "p50": format_duration(chosen.startup_seconds_p50),
-        "p90": format_duration(chosen.startup_seconds_p90),
-    }
-    startup: Document = {"cold": dict(facts.cold or by_class)}
-    if facts.warm is not None:
-        startup["warm"] = dict(facts.warm)
+    startup: Document = {"cold": dict(facts.worker.cold)}
+    if facts.worker.warm is not None:
+        startup["warm"] = dict(facts.worker.warm)
     return startup
 
 
@@ -141,10 +132,17 @@ def _warnings(facts: Facts) -> Iterable[EstimateWarning]:
             code="NoOffering", message="no class of the price book has what `spec.resources` and `spec.placement` ask"
         )
         return
-    if facts.warm is None:
-        cold = _startup(facts)["cold"]["p50"]
+    if facts.worker.warm is None:
+        cold = facts.worker.cold["p50"]
         yield EstimateWarning(
             code="ColdStart", message=f"no worker is ready; the first call waits for one to start, about {cold}"
+        )
+    lacking = lacking_micro_usd(facts.worker, facts.capacity.rate_micro_usd_per_hour)
+    if lacking:
+        yield EstimateWarning(
+            code="InsufficientCredits",
+            message=f"{format_money(lacking)} USD more must be free before a worker can start; calls wait until then, "
+            "so add credit or wait for other work to end",
         )
     if chosen.interruptible:
         yield EstimateWarning(

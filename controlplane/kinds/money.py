@@ -91,8 +91,10 @@ class BlockingReason(ApiModel):
 class Estimate(ApiModel):
     """What an object would cost and how soon it would start; given by dry-runs and on create."""
 
-    cost_usd: UsdBand | None = Field(default=None, description="Expected price.")
-    overhead_usd: UsdBand | None = Field(default=None, description="The part of it for starting and stopping.")
+    cost_usd: UsdBand | None = Field(default=None, description="Expected price; of a Function, of one of its calls.")
+    overhead_usd: UsdBand | None = Field(
+        default=None, description="What starting, keeping and stopping a worker for it costs beside that."
+    )
     rate_usd_per_hour: Money | None = Field(default=None, description="Hourly rate of the chosen capacity.")
     hold_usd: Money | None = Field(default=None, description="The first hold, which must fit balance and budgets.")
     concurrent_hold_usd: Money | None = Field(default=None, description="Holds of everything that starts at once.")

@@ -15,6 +15,7 @@ from controlplane.estimates.bands import SAMPLES_MIN
 from controlplane.estimates.quoting import QUOTE_SECONDS
 from controlplane.kinds.money import Estimate
 from controlplane.kinds.quotes import QUOTED_RATE
+from controlplane.ledger.accounts import set_floor
 from tests.fixtures.app import CALL, FUNCTION, ServedApi, api_settings, serve
 from tests.fixtures.calls import succeeded
 from tests.fixtures.http_worker import start_worker
@@ -74,7 +75,9 @@ async def test_an_estimate_of_a_new_function_tells_everything_by_the_flat_rate(p
     # 10 micro-USD a second: a run to the timeout, and that with the retry.
     assert told["costUSD"] == {"p50": "0.001", "p90": "0.002"}
     assert told["minimumChargeUSD"] == "0.00001"
-    assert (told["overheadUSD"], told["holdUSD"]) == ({"p50": "0.00", "p90": "0.00"}, "0.00")
+    # A worker for it: 2 s or 8 s to start, its window of 60 s, at most 45 s to stop; 300 s are held.
+    assert told["overheadUSD"] == {"p50": "0.00062", "p90": "0.00113"}
+    assert (told["holdUSD"], told["concurrentHoldUSD"]) == ("0.003", "0.003")
     assert told["startup"] == {"cold": {"p50": "2s", "p90": "8s"}}
     preview = told["placementPreview"]
     assert (preview["offering"], preview["interruptible"], preview["warmReuse"]) == ("local", False, False)
@@ -83,6 +86,15 @@ async def test_an_estimate_of_a_new_function_tells_everything_by_the_flat_rate(p
     assert "blockingReasons" not in told
     lasts = parse_time(told["validUntil"]) - project.core.clock.now()
     assert timedelta(seconds=QUOTE_SECONDS - 60) < lasts <= timedelta(seconds=QUOTE_SECONDS)
+
+
+async def test_holds_of_the_workers_that_a_function_keeps_and_what_is_missing_for_one(api: ServedApi) -> None:
+    kept = {"minWorkers": 3, "maxWorkers": 3}
+    assert (await estimate(api, "functions", scaling=kept))["concurrentHoldUSD"] == "0.009"
+    await set_floor(api.core.database, "default", 0)
+    told = await estimate(api, "functions", scaling=kept)
+    [lacking] = [each for each in told["warnings"] if each["code"] == "InsufficientCredits"]
+    assert "0.0006 USD more" in lacking["message"]
 
 
 async def test_a_call_is_estimated_by_the_past_of_its_function(project: ServedApi) -> None:

@@ -166,7 +166,7 @@ async def test_an_apply_that_is_rehearsed_prints_the_estimate(client_side: Clien
     line = f"apply --dry-run=server -o estimate -f {manifest}"
     # New, and again when it exists: the live estimate of an object that would not change.
     new = (await nodus(client_side, line)).stdout
-    assert re.search(r"est\. \$0\.003 .* ~2s–8s \(cold\) · hold \$0\.00 · no worker is ready", new), new
+    assert re.search(r"est\. \$0\.003 .* ~2s–8s \(cold\) · hold \$0\.003 · no worker is ready", new), new
     assert "blocked" not in new
     await nodus(client_side, f"apply -f {manifest}")
     assert re.search(r"est\. \$0\.003", (await nodus(client_side, line)).stdout)

@@ -11,8 +11,10 @@ from controlplane.calls.recovery import LoseAttempt
 from controlplane.capacity.attempts import CloseAttempt, DrainWorkers, StartOrder, StartWorkers
 from controlplane.capacity.endings import WorkerEnd
 from controlplane.capacity.rows import NodeLoad, WorkerQueries, WorkerRow
+from controlplane.kinds.quotes import quoted
+from controlplane.machinery.quantities import format_money
 from controlplane.store.contract import Key
-from tests.fixtures.calls import ORG, PROJECT, Calls
+from tests.fixtures.calls import ORG, PROJECT, Calls, PutObject
 
 SCALING = {"minWorkers": 0, "maxWorkers": 10, "targetConcurrency": 2}
 
@@ -201,3 +203,16 @@ async def test_the_end_of_what_a_worker_printed_is_read_from_its_log(calls: Call
             seq, calls.clock.now(), lines,
         )  # fmt: skip
     assert (await workers.last_output("att-1")).splitlines()[-2:] == ["line 5a", "line 5b"]
+
+
+@pytest.mark.parametrize(("quoted_rate", "rate"), [(36_000, 36_000), (18_000, 19_800), (0, None)])
+async def test_a_worker_of_a_function_that_is_bound_to_a_quote_is_started_for_that(
+    calls: Calls, workers: WorkerQueries, quoted_rate: int, rate: int | None
+) -> None:
+    bound = quoted(await calls.get("Function", "f"), quoted_rate)
+    await calls.writer.write(PutObject(Key("Function", ORG, PROJECT, "f"), bound))
+    [row] = await start(calls)
+    placement = (await calls.get("Attempt", row.uid))["status"]["placement"]
+    assert placement["rateUSDPerHour"] == format_money(rate or 0)
+    account = "SELECT rate_micro_usd_per_hour FROM worker_accounts WHERE uid = $1"
+    assert await calls.database.fetchval(account, row.uid) == rate

@@ -10,15 +10,37 @@ import pytest
 
 from controlplane.estimates.bands import Amounts
 from controlplane.estimates.capacity import capacity_for
+from controlplane.estimates.overhead import WorkerFacts, first_hold_micro_usd, lacking_micro_usd, overhead
 from controlplane.estimates.quoting import QUOTE_SECONDS, Facts, Source, quote
 from controlplane.kinds.registry import KINDS
 from controlplane.ledger.pricebook import PriceBook
+from controlplane.ledger.worker_accounts import FundingRules
 from controlplane.machinery.validation import judged_spec
 from tests.fixtures.app import FUNCTION
 
 NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
 GPU = {"id": "h100-sxm-80g", "family": "H100", "displayName": "H100", "memory": "80Gi", "vendor": "NVIDIA"}
 HOUR = timedelta(seconds=QUOTE_SECONDS)
+
+FUNDING = FundingRules(
+    rate_micro_usd_per_hour=3_600_000,
+    pricebook="p",
+    hold_seconds=300,
+    hold_seconds_min=60,
+    renew_seconds=30,
+    teardown_seconds_max=45,
+)
+WORKER = WorkerFacts(
+    cold={"p50": "2s", "p90": "8s"},
+    warm=None,
+    idle_seconds=60.0,
+    starts_at_once=1,
+    funding=FUNDING,
+    holdable_micro_usd=None,
+)
+WARM = replace(WORKER, warm={"p50": "0.01s", "p90": "0.02s"}, holdable_micro_usd=0)
+RATE = 3_600_000
+"""1,000 micro-USD a second."""
 
 
 def book(version: str, rate: str, name: str = "h100") -> PriceBook:
@@ -42,8 +64,7 @@ def facts(prices: PriceBook, **spec: Any) -> Facts:
         shares=whole["scaling"]["targetConcurrency"],
         cost=Amounts(p50_micro_usd=1, p90_micro_usd=2),
         source=Source.OWN,
-        cold=None,
-        warm=None,
+        worker=WORKER,
         now=NOW,
         prices_change_at=None,
     )
@@ -57,7 +78,7 @@ FIRST = facts(book("a", "2.00"))
     [
         # After `validUntil`, with a past and workers by now, and under another book that leaves the price alone.
         replace(FIRST, now=NOW + 48 * HOUR, prices_change_at=NOW + 50 * HOUR),
-        replace(FIRST, cost=Amounts(p50_micro_usd=5, p90_micro_usd=9), source=Source.CLASS, warm={"p50": "0.01s"}),
+        replace(FIRST, cost=Amounts(p50_micro_usd=5, p90_micro_usd=9), source=Source.CLASS, worker=WARM),
         facts(book("b", "2.00")),
     ],
 )
@@ -95,3 +116,26 @@ def test_what_runs_nowhere_has_a_warning_and_no_price() -> None:
     assert told.rate_micro_usd_per_hour is None
     assert [each["code"] for each in told.estimate["warnings"]] == ["NoOffering"]
     assert told.estimate.keys() == {"warnings", "pricebookVersion", "validUntil"}
+
+
+def test_a_cold_call_pays_for_the_start_the_window_and_the_stop_of_a_worker_and_a_warm_one_does_not() -> None:
+    # 2 s to start and 60 s to stay; 8 s, 60 s and 45 s to stop.
+    assert overhead(WORKER, RATE) == Amounts(p50_micro_usd=62_000, p90_micro_usd=113_000)
+    assert overhead(WARM, RATE) == Amounts(p50_micro_usd=0, p90_micro_usd=0)
+    assert (first_hold_micro_usd(WORKER, RATE), first_hold_micro_usd(WARM, RATE)) == (300_000, 0)
+
+
+@pytest.mark.parametrize(("holdable", "lacking"), [(None, 0), (300_000, 0), (60_000, 0), (59_999, 1), (0, 60_000)])
+def test_a_worker_starts_with_the_shortest_window_that_the_money_reaches_for(
+    holdable: int | None, lacking: int
+) -> None:
+    worker = replace(WORKER, holdable_micro_usd=holdable)
+    assert lacking_micro_usd(worker, RATE) == lacking
+    told = quote(replace(FIRST, worker=worker)).estimate
+    # At 2 USD an hour the shortest hold is of 33,334 micro-USD.
+    assert ("InsufficientCredits" in [each["code"] for each in told["warnings"]]) == (holdable == 0)
+
+
+def test_the_holds_of_workers_that_start_together_are_told_together() -> None:
+    told = quote(replace(FIRST, worker=replace(WORKER, starts_at_once=3))).estimate
+    assert (told["holdUSD"], told["concurrentHoldUSD"]) == ("0.166667", "0.500001")
