@@ -52,6 +52,11 @@ class Estimator:
         self._clock = clock
         self._funding = FundingRules.from_settings(settings)
 
+    @property
+    def has_book(self) -> bool:
+        """Whether a price book is in force, so that what no host here has can be quoted all the same."""
+        return book_at(self._books, self._clock.now()) is not None
+
     async def quote(self, key: Key, document: Document) -> Quote | None:
         """The estimate of an admitted object that would be created as `key`; None for kinds that cost nothing.
 

@@ -76,7 +76,7 @@ class Creator:
 
         async def attempt() -> Answer:
             refusals: list[ApiError] = []
-            quotable = refusals if options.dry_run else None
+            quotable = refusals if options.dry_run and self._estimator.has_book else None
             admitted = await self._admission.create(kind, project, body, caller, quotable=quotable)
             creation = _creation(kind, project, self._owned(kind, body, admitted, options), caller)
             quote = await self._quote(creation, options)

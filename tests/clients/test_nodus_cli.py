@@ -15,7 +15,7 @@ import pytest
 from activities.offerings import PublishOfferings
 from controlplane.ledger.pricebook import load_books
 from tests.api.test_access import key
-from tests.fixtures.app import FUNCTION
+from tests.fixtures.app import FUNCTION, api_settings, serve
 from tests.fixtures.clients import SCRIPTS, ClientSide, Finished
 from tests.fixtures.eventually import eventually
 
@@ -171,8 +171,18 @@ async def test_an_apply_that_is_rehearsed_prints_the_estimate(client_side: Clien
     await nodus(client_side, f"apply -f {manifest}")
     assert re.search(r"est\. \$0\.003", (await nodus(client_side, line)).stdout)
     assert re.search(r"est\. \$0\.003", (await nodus(client_side, "describe function/f")).stdout)
-    manifest.write_text(
-        json.dumps({**body, "metadata": {"name": "g"}, "spec": {**FUNCTION, "resources": {"gpu": "H100"}}})
-    )
-    refused = (await nodus(client_side, line)).stdout
-    assert re.search(r"blocked: .*does not offer.*resources\.gpu", refused), refused
+
+
+async def test_what_no_host_has_is_priced_by_the_book_and_said_to_be_blocked(
+    client_side: ClientSide, database_url: str, tmp_path: Path
+) -> None:
+    manifest = client_side.home / "g.json"
+    spec = {**FUNCTION, "resources": {"gpu": "H100"}, "placement": {"interruptible": "Never", "profile": "Cost"}}
+    body = {"apiVersion": "nodus.dev/v1", "kind": "Function", "metadata": {"name": "g"}, "spec": spec}
+    manifest.write_text(json.dumps(body))
+    async with serve(api_settings(database_url, tmp_path, pricebook_file=EXAMPLE_BOOK)) as priced:
+        line = f"apply --dry-run=server -o estimate -f {manifest}"
+        told = (await nodus(replace(client_side, api=priced), line)).stdout
+    # The timeout of 300 s at 2.45 USD an hour.
+    shown = r"est\. \$0\.204167 .*~1–4 min \(cold\) .* blocked: .*does not offer: `spec\.resources\.gpu`"
+    assert re.search(shown, told), told
