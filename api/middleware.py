@@ -90,7 +90,7 @@ class Edge:
 
     async def _admit(self, scope: Scope) -> None:
         """Say who asks; raises the refusal of a caller that is unknown or asks too often."""
-        scope[CREDENTIAL] = _authorization(scope)
+        scope[CREDENTIAL] = _authorization(scope, basic=self._deps.settings.basic_auth)
         scope[PRINCIPAL] = caller = await self._deps.authenticate(scope[CREDENTIAL])
         scope[ALLOWANCE] = allowance = self._rates.take(scope[CREDENTIAL], caller, scope)
         if allowance is not None and not allowance.allowed:
@@ -122,16 +122,24 @@ class Edge:
         )
 
 
-def _authorization(scope: Scope) -> bytes:
+def _authorization(scope: Scope, *, basic: bool) -> bytes:
     """The Authorization header, empty when there is none.
 
-    Basic credentials become Bearer ones, the password being the token: over plain http, Go clients send no other kind
-    (`server: http://any:TOKEN@host`, R-AUTH-1).
+    Where `basic` credentials are taken they become Bearer ones, the password being the token: over plain http, Go
+    clients send no other kind (`server: http://any:TOKEN@host`, R-AUTH-1).
     """
     for name, value in scope["headers"]:
         if name == b"authorization":
             scheme, _, credentials = bytes(value).partition(b" ")
-            return b"Bearer " + _password(credentials) if scheme.lower() == b"basic" else bytes(value)
+            if scheme.lower() != b"basic":
+                return bytes(value)
+            if not basic:
+                raise ApiError(
+                    Reason.UNAUTHORIZED,
+                    "this server does not take HTTP Basic credentials",
+                    fix="Send `Authorization: Bearer <key>` over https, or have the operator set `basic_auth`.",
+                )
+            return b"Bearer " + _password(credentials)
     return b""
 
 

@@ -19,6 +19,16 @@ class EdgeSettings(BaseSettings):
     https_port: int = Field(default=0, description="Port of the https API; 0 serves no https.")
     tls_certificate: Path | None = Field(default=None, description="PEM certificate chain for https.")
     tls_key: Path | None = Field(default=None, description="PEM key for https.")
+    tls_authority: Path | None = Field(
+        default=None,
+        description="PEM certificates that clients are told to trust, with a certificate of one's own; by default its "
+        "chain.",
+    )
+    basic_auth: bool = Field(
+        default=False,
+        description="Take a token as the password of HTTP Basic, which Go clients send over plain http, where all can "
+        "read it.",
+    )
     public_url: str = Field(
         default="",
         description="URL that clients reach, in links that are handed out; with its path behind a proxy that adds one.",

@@ -31,12 +31,15 @@ def up(
     data_dir: Annotated[Path, typer.Option(help="Where all state lives; made when it does not exist.")],
     port: Annotated[int | None, typer.Option(help="Port of the http API; a free one when not given.")] = None,
     example: Annotated[Path | None, typer.Option(help="Run this file with `nodus run` once everything is up.")] = None,
+    tls: Annotated[
+        bool, typer.Option("--tls", help="Tell the SDK and CLI the https address, with whom to trust.")
+    ] = False,
 ) -> None:
     """Run everything on this machine, in the foreground, on embedded engines."""
     with loading():
         from workers.up import UpOptions, run_up
 
-    sys.exit(run_up(UpOptions(data_dir=data_dir, port=port, example=example)))
+    sys.exit(run_up(UpOptions(data_dir=data_dir, port=port, example=example, tls=tls)))
 
 
 @app.command()

@@ -63,6 +63,8 @@ class Listener(uvicorn.Server):
 async def serve_api(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT; raises what ended the change feed when that comes first."""
     _allow_descriptors(settings.http_connections_max + DESCRIPTORS_BESIDE)
+    if settings.basic_auth:
+        log.warning("HTTP Basic is taken: whoever reads a connection over plain http reads the keys of its clients")
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

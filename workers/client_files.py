@@ -28,11 +28,14 @@ class Access:
     https_url: str
     api_key: str
     project: str = PROJECT
+    trusted: Path | None = None
+    """Certificates that the SDK and CLI must trust when `api_url` is https; None leaves it to the system."""
 
     @property
     def variables(self) -> dict[str, str]:
         """The environment of the public SDK and CLI."""
-        return {"NODUS_API_URL": self.api_url, "NODUS_API_KEY": self.api_key, "NODUS_PROJECT": self.project}
+        told = {"NODUS_API_URL": self.api_url, "NODUS_API_KEY": self.api_key, "NODUS_PROJECT": self.project}
+        return told if self.trusted is None else {**told, "SSL_CERT_FILE": str(self.trusted)}
 
 
 def write_client_env(path: Path, access: Access) -> None:

@@ -1,7 +1,8 @@
-"""The certificate of the https listener: signed by an authority of this installation alone.
+"""The certificate of the https listener: one that was given, else one signed by an authority of this installation.
 
 Go's Kubernetes clients send a token over https only, so `up` serves https too. The authority's certificate goes into
 the kubeconfig; nothing is installed into the system's trust. Both are kept, so a copied kubeconfig keeps working.
+Clients that know of no authority but those of a file get a file with the system's and ours (`write_trusted`).
 """
 
 from __future__ import annotations
@@ -17,13 +18,21 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from controlplane.clock import Clock
-from workers.state import write_private
+from controlplane.settings import Settings
+from workers.state import StartError, write_private
 
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 397
 RENEW_BEFORE_DAYS = 30
 HOSTS = ("localhost",)
 ADDRESSES = ("127.0.0.1", "::1")
+SYSTEM_AUTHORITIES = (
+    Path("/etc/ssl/certs/ca-certificates.crt"),
+    Path("/etc/pki/tls/certs/ca-bundle.crt"),
+    Path("/etc/ssl/ca-bundle.pem"),
+    Path("/etc/ssl/cert.pem"),
+)
+"""Where systems keep them, the most common first; the same places that Go looks at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +55,26 @@ def ensure_tls(folder: Path, clock: Clock) -> TlsFiles:
     if not (files.certificate.exists() and files.key.exists()) or _expires_soon(files.certificate, clock):
         _make_server(files, authority_key, clock)
     return files
+
+
+def given_tls(settings: Settings) -> TlsFiles | None:
+    """The operator's own files; None when there are none. Raises StartError when they are not complete."""
+    certificate, key = settings.tls_certificate, settings.tls_key
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise StartError("a certificate needs its key: set both NODUS_SERVER_TLS_CERTIFICATE and NODUS_SERVER_TLS_KEY")
+    files = TlsFiles(authority=settings.tls_authority or certificate, certificate=certificate, key=key)
+    for path in (files.authority, files.certificate, files.key):
+        if not path.is_file():
+            raise StartError(f"{path} is no file: correct the NODUS_SERVER_TLS_… settings")
+    return files
+
+
+def write_trusted(path: Path, authority: Path) -> None:
+    """A file with the system's authorities and `authority`, for SSL_CERT_FILE, which takes the place of all others."""
+    system = next((found.read_text() for found in SYSTEM_AUTHORITIES if found.is_file()), "")
+    write_private(path, f"{system}\n{authority.read_text()}")
 
 
 def _expires_soon(certificate: Path, clock: Clock) -> bool:

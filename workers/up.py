@@ -32,7 +32,7 @@ from workers.prerequisites import build_environment, check_host
 from workers.progress import Progress
 from workers.state import StartError, StateFolder, read_private
 from workers.supervision import GaveUpError, ServerProcess, Supervisor, Unit, run_to_end
-from workers.tls import ensure_tls
+from workers.tls import ensure_tls, given_tls, write_trusted
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -54,6 +54,8 @@ class UpOptions:
     data_dir: Path
     port: int | None = None
     example: Path | None = None
+    tls: bool = False
+    """Tell the SDK and CLI the https address; kubectl is told no other."""
 
 
 def run_up(options: UpOptions) -> int:
@@ -81,7 +83,11 @@ class Machine:
         self._supervisor = Supervisor(progress.warn, folder.logs)
         self._ports = folder.ports(options.port)
         self._secrets = folder.secrets()
-        self._tls = ensure_tls(folder.tls, SystemClock())
+        given = read_settings()
+        self._tls = given_tls(given) or ensure_tls(folder.tls, SystemClock())
+        self._https_url = f"https://{HOST}:{self._ports['https']}"
+        if given.public_url.startswith("https://"):
+            self._https_url = given.public_url.rstrip("/")
         self._postgres = EmbeddedPostgres(
             folder.postgres,
             port=self._ports["postgres"],
@@ -219,7 +225,7 @@ class Machine:
             "https_port": str(self._ports["https"]),
             "tls_certificate": str(self._tls.certificate),
             "tls_key": str(self._tls.key),
-            "public_url": self._api_url,
+            "public_url": self._https_url if self._options.tls else self._api_url,
             "api_url": self._api_url,
         }
 
@@ -238,20 +244,27 @@ class Machine:
     def _api_url(self) -> str:
         return f"http://{HOST}:{self._ports['http']}"
 
+    def _trusted(self) -> Path:
+        """The certificates with which clients recognise us and the rest of the world."""
+        path = self._folder.tls / "trusted.crt"
+        path.parent.mkdir(exist_ok=True, mode=0o700)
+        write_trusted(path, self._tls.authority)
+        return path.resolve()
+
     def _publish(self) -> Access:
         """Write the files for clients and tell how to use them."""
         access = Access(
-            api_url=self._api_url,
-            https_url=f"https://{HOST}:{self._ports['https']}",
+            api_url=self._https_url if self._options.tls else self._api_url,
+            https_url=self._https_url,
             api_key=read_private(self._folder.admin_key) or "",
+            trusted=self._trusted() if self._options.tls else None,
         )
         write_kubeconfig(self._folder.kubeconfig, access, self._tls.authority)
         write_client_env(self._folder.client_env, access)
         self._progress.say(
-            f"\nReady. The public SDK and CLI use it with\n\n"
-            f"  export NODUS_API_URL={access.api_url}\n"
-            f"  export NODUS_API_KEY={access.api_key}\n\n"
-            f"(or: set -a; . {self._folder.client_env}; set +a)\n"
+            "\nReady. The public SDK and CLI use it with\n\n"
+            + "".join(f"  export {name}={value}\n" for name, value in access.variables.items())
+            + f"\n(or: set -a; . {self._folder.client_env}; set +a)\n"
             f"and kubectl with\n\n"
             f"  export KUBECONFIG={self._folder.kubeconfig}\n"
         )

@@ -273,6 +273,12 @@ async def test_a_request_without_a_good_credential_is_unauthorized(
     assert answer.json()["reason"] == "Unauthorized"
 
 
+async def test_a_server_that_was_not_told_to_take_passwords_says_so(api: ServedApi) -> None:
+    basic = base64.b64encode(f"anyone:{api.key}".encode()).decode()
+    answer = await api.client.get(f"{api.path}/apps", headers={"Authorization": f"Basic {basic}"})
+    assert (answer.status_code, answer.json()["message"]) == (401, "this server does not take HTTP Basic credentials")
+
+
 async def test_the_key_may_be_the_password_of_basic_credentials(project: ServedApi) -> None:
     basic = base64.b64encode(f"anyone:{project.key}".encode()).decode()
     answer = await project.client.get(f"{project.path}/apps", headers={"Authorization": f"Basic {basic}"})

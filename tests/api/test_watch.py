@@ -304,7 +304,7 @@ async def rechecked(
 ) -> AsyncIterator[tuple[ServedApi, EventStream]]:
     """A server that asks again at every opportunity, and a watch of it that was opened with HTTP Basic."""
     monkeypatch.setattr("api.streams.RECHECK_SECONDS", 0.05)
-    async with serve(api_settings(database_url, tmp_path, token_cache_seconds=0.0)) as api:
+    async with serve(api_settings(database_url, tmp_path, token_cache_seconds=0.0, basic_auth=True)) as api:
         basic = base64.b64encode(f"any:{api.key}".encode()).decode()
         api.client.headers["Authorization"] = f"Basic {basic}"
         async with api.watch("apps", resourceVersion=await version(api)) as events:

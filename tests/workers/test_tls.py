@@ -13,8 +13,10 @@ import yaml
 
 from controlplane.clock import SystemClock
 from controlplane.identity.bootstrap import FIRST_PROJECT
+from controlplane.settings import Settings
 from workers.client_files import PROJECT, Access, write_client_env, write_kubeconfig
-from workers.tls import SERVER_DAYS, TlsFiles, ensure_tls
+from workers.state import StartError
+from workers.tls import SERVER_DAYS, SYSTEM_AUTHORITIES, TlsFiles, ensure_tls, given_tls, write_trusted
 
 
 class FixedClock:
@@ -85,3 +87,25 @@ def test_client_files_are_private_and_say_where_and_who(tmp_path: Path, files: T
     assert document["contexts"][0]["context"]["namespace"] == "default"
     assert stat.S_IMODE((tmp_path / "client.env").stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "kubeconfig").stat().st_mode) == 0o600
+
+
+def test_a_certificate_of_ones_own_takes_the_place_of_ours(tmp_path: Path, files: TlsFiles) -> None:
+    own = {"tls_certificate": files.certificate, "tls_key": files.key}
+    assert given_tls(Settings()) is None
+    given = given_tls(Settings(**own, tls_authority=files.authority))
+    assert given == files
+    assert given_tls(Settings(**own)) == TlsFiles(
+        authority=files.certificate, certificate=files.certificate, key=files.key
+    )
+    for incomplete in ({"tls_certificate": files.certificate}, {**own, "tls_key": tmp_path / "nowhere"}):
+        with pytest.raises(StartError, match="NODUS_SERVER_TLS"):
+            given_tls(Settings(**incomplete))
+
+
+def test_who_trusts_our_authority_goes_on_to_trust_the_systems(tmp_path: Path, files: TlsFiles) -> None:
+    write_trusted(tmp_path / "trusted.crt", files.authority)
+    trusted = ssl.create_default_context(cafile=tmp_path / "trusted.crt").get_ca_certs(binary_form=True)
+    assert ssl.PEM_cert_to_DER_cert(files.authority.read_text()) in trusted
+    system = next((path for path in SYSTEM_AUTHORITIES if path.is_file()), None)
+    if system is not None:
+        assert {*ssl.create_default_context(cafile=system).get_ca_certs(binary_form=True)} < {*trusted}
