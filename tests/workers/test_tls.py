@@ -7,6 +7,7 @@ import ssl
 import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -90,7 +91,7 @@ def test_client_files_are_private_and_say_where_and_who(tmp_path: Path, files: T
 
 
 def test_a_certificate_of_ones_own_takes_the_place_of_ours(tmp_path: Path, files: TlsFiles) -> None:
-    own = {"tls_certificate": files.certificate, "tls_key": files.key}
+    own: dict[str, Any] = {"tls_certificate": files.certificate, "tls_key": files.key}
     assert given_tls(Settings()) is None
     given = given_tls(Settings(**own, tls_authority=files.authority))
     assert given == files
