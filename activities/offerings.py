@@ -12,7 +12,7 @@ import structlog
 
 from activities.chores import Chore
 from controlplane.clock import Clock, format_time
-from controlplane.identity.bootstrap import FIRST_ORG
+from controlplane.identity.organizations import organizations
 from controlplane.ids import new_uid
 from controlplane.kinds.offering import OFFERING
 from controlplane.ledger.pricebook import OFFERINGS_MAX, PriceBook, PricedOffering, book_at, offering_parts
@@ -28,7 +28,7 @@ _NAMES = "SELECT name FROM objects WHERE kind = 'Offering' AND org = $1 AND proj
 
 
 class OfferingKeeper:
-    """The chore, for the organisation of this server."""
+    """The chore, for all organisations of this server."""
 
     def __init__(self, database: Database, writer: Writer, clock: Clock, books: Sequence[PriceBook]) -> None:
         self._database = database
@@ -40,12 +40,13 @@ class OfferingKeeper:
     async def publish(self) -> None:
         """Bring the objects to what the book in force says; nothing is written when they say so already."""
         book = book_at(self._books, self._clock.now())
-        stored = [row["name"] for row in await self._database.fetch(_NAMES, FIRST_ORG, 2 * OFFERINGS_MAX)]
-        if book is None and not stored:
-            return
-        changed = await self._writer.write(PublishOfferings(FIRST_ORG, book, stored))
-        if changed:
-            log.info("offerings published", pricebook=book.version if book else None, changed=changed)
+        for org in await organizations(self._database):
+            stored = [row["name"] for row in await self._database.fetch(_NAMES, org, 2 * OFFERINGS_MAX)]
+            if book is None and not stored:
+                continue
+            changed = await self._writer.write(PublishOfferings(org, book, stored))
+            if changed:
+                log.info("offerings published", org=org, pricebook=book.version if book else None, changed=changed)
 
 
 class PublishOfferings:

@@ -20,6 +20,7 @@ import typer
 from controlplane.clock import format_time
 from controlplane.errors import ApiError
 from controlplane.identity.bootstrap import FIRST_MEMBER, FIRST_ORG, bootstrap
+from controlplane.identity.organizations import organizations
 from controlplane.identity.principal import Principal, PrincipalKind
 from controlplane.kinds.api_key import API_KEY
 from controlplane.kinds.member import MEMBER
@@ -39,9 +40,6 @@ Org = Annotated[str, typer.Option(help="The organisation.")]
 Name = Annotated[str, typer.Argument(help="A name of lower case letters, digits and '-'.")]
 _PAGE, _PAGE_BYTES = 500, 8 << 20
 """What is read at once."""
-_ORGANISATIONS = "SELECT name FROM objects WHERE kind = 'Organization' ORDER BY name LIMIT $1"
-_ORGANISATIONS_MAX = 10_000
-"""Organisations of one listing."""
 
 
 @app.command("create-org")
@@ -63,7 +61,7 @@ def orgs() -> None:
     """List the organisations."""
 
     async def read(core: Core) -> list[str]:
-        return [row["name"] for row in await core.database.fetch(_ORGANISATIONS, _ORGANISATIONS_MAX)]
+        return await organizations(core.database)
 
     for name in _run(read):
         typer.echo(name)

@@ -11,9 +11,11 @@ import pytest
 import yaml
 
 from activities.offerings import BOOK_ANNOTATION, OfferingKeeper, PublishOfferings
+from controlplane.identity.bootstrap import bootstrap
 from controlplane.kinds.offering import OFFERING
 from controlplane.ledger.pricebook import BOOK_BYTES_MAX, book_at, load_books
 from controlplane.machinery.quantities import parse_money
+from controlplane.settings import Settings
 from tests.fixtures.calls import Calls
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "deploy" / "pricebooks" / "example.yaml"
@@ -138,3 +140,11 @@ async def test_offerings_follow_the_book_in_force_and_nothing_else_is_written(ca
     assert second["l4"]["metadata"]["uid"] == first["l4"]["metadata"]["uid"]
     assert await calls.writer.write(PublishOfferings("default", None, ["l4"])) == 1
     assert await offerings(calls) == {}
+
+
+async def test_every_organisation_is_shown_the_offerings(calls: Calls, tmp_path: Path) -> None:
+    await bootstrap(calls.writer, Settings(secret_key="4d" * 32), calls.clock, "acme")
+    books = load_books(written(tmp_path, book("a", "2026-01-01T00:00:00Z", CPU)))
+    await OfferingKeeper(calls.database, calls.writer, calls.clock, books).publish()
+    rows = await calls.database.fetch("SELECT org FROM objects WHERE kind = 'Offering' ORDER BY org")
+    assert [row["org"] for row in rows] == ["acme", "default"]
