@@ -19,6 +19,7 @@ from activities.chores import Chore
 from activities.departures import Departures
 from activities.engine import Engine, EngineUnavailableError
 from activities.funds_keeper import FundsKeeper
+from activities.key_uses import KeyUses
 from activities.ledger_keeper import LedgerKeeper
 from activities.offerings import OfferingKeeper
 from activities.queue_explainer import QueueExplainer
@@ -79,6 +80,7 @@ class Sweeper:
         ledger: LedgerKeeper,
         funds: FundsKeeper,
         offerings: OfferingKeeper,
+        key_uses: KeyUses,
         explainer: QueueExplainer,
         settings: Settings,
         clock: Clock,
@@ -113,6 +115,7 @@ class Sweeper:
             *ledger.chores,
             *funds.chores,
             *offerings.chores,
+            *key_uses.chores,
             *retention.chores,
         )
 

@@ -31,6 +31,7 @@ from activities.farewell import Farewell
 from activities.funds_keeper import FundsKeeper
 from activities.images import ImageActivities, ImageKeeper
 from activities.incarnation import EngineKeeper
+from activities.key_uses import KeyUses
 from activities.ledger_keeper import LedgerKeeper
 from activities.offerings import OfferingKeeper
 from activities.queue_explainer import QueueExplainer
@@ -162,7 +163,6 @@ class Control:
             settings=settings,
             clock=clock,
         )
-        retention = _retention(core)
         sweeper = Sweeper(
             database=database,
             writer=writer,
@@ -171,10 +171,11 @@ class Control:
             deleter=deleter,
             departures=departures,
             attempts=attempts,
-            retention=retention,
+            retention=_retention(core),
             ledger=LedgerKeeper(database, writer, clock),
             funds=FundsKeeper(database, writer, funding, clock),
             offerings=OfferingKeeper(database, writer, clock, core.books),
+            key_uses=KeyUses(database, writer),
             explainer=explainer,
             settings=settings,
             clock=clock,

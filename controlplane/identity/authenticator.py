@@ -13,12 +13,14 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 import asyncpg
 
 from controlplane.clock import Clock
 from controlplane.errors import ApiError, Reason
+from controlplane.identity.key_use import USE_NOTED_EVERY, note_use
 from controlplane.identity.principal import AttemptBinding, Principal, PrincipalKind
 from controlplane.identity.tokens import ATTEMPT, TOKEN_FORM, TokenHasher
 from controlplane.ids import encode_base32
@@ -35,6 +37,7 @@ LOOK_UP = """
 SELECT t.hash, t.kind, t.org, t.principal, t.name, t.project, t.function, t.function_uid, t.attempt, t.epoch,
        t.scopes, t.projects, t.expires_at, coalesce(a.concurrency, 1) AS concurrency,
        CASE WHEN t.owner IS NULL THEN t.role ELSE o.role END AS role,
+       t.kind = 'apikey' AND (t.last_used_at IS NULL OR t.last_used_at <= $2) AS use_is_news,
        o.kind AS owner_kind, o.name AS owner_name, o.scopes AS owner_scopes,
        t.revoked_at IS NOT NULL OR (t.owner IS NOT NULL AND o.uid IS NULL)
            OR (t.kind = 'attempt' AND (a.uid IS NULL OR a.finished_at IS NOT NULL OR a.epoch <> t.epoch)) AS revoked
@@ -58,6 +61,7 @@ class Authenticator:
         self._known: OrderedDict[bytes, tuple[float, Principal]] = OrderedDict()
         self._unknown: OrderedDict[bytes, float] = OrderedDict()
         self._entries_max = settings.token_cache_entries_max
+        self._noting: asyncio.Task[None] | None = None
         self._looking_up: dict[bytes, asyncio.Task[Principal | None]] = {}
 
     async def __call__(self, authorization: bytes) -> Principal:
@@ -121,7 +125,7 @@ class Authenticator:
     async def _look_up_all(self, hashes: Sequence[bytes]) -> dict[bytes, Principal | None]:
         """The callers behind these hashes, each remembered or forgotten from now on."""
         try:
-            rows = await self._database.fetch(LOOK_UP, hashes)
+            rows = await self._database.fetch(LOOK_UP, hashes, self._clock.now() - USE_NOTED_EVERY)
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             raise ApiError(
                 Reason.UNAVAILABLE,
@@ -130,6 +134,7 @@ class Authenticator:
                 debug=repr(error),
             ) from error
         good = {row["hash"]: _principal_of(row) for row in rows if self._is_good(row)}
+        self._note_use([row["hash"] for row in rows if row["use_is_news"] and row["hash"] in good])
         expires = time.monotonic() + self._seconds
         found = {hashed: good.get(hashed) for hashed in hashes}
         for hashed, principal in found.items():
@@ -139,6 +144,15 @@ class Authenticator:
             else:
                 _remember(self._known, hashed, (expires, principal), self._entries_max)
         return found
+
+    def _note_use(self, hashes: Sequence[bytes]) -> None:
+        """Beside the request, which need not wait for it; what is lost here is noted at the next look-up."""
+        if hashes and (self._noting is None or self._noting.done()):
+            self._noting = asyncio.create_task(self._noted(hashes), name="note-use")
+
+    async def _noted(self, hashes: Sequence[bytes]) -> None:
+        with suppress(OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            await note_use(self._database, hashes, self._clock.now())
 
     def _is_good(self, row: asyncpg.Record) -> bool:
         if row["expires_at"] is not None and row["expires_at"] <= self._clock.now():

@@ -66,7 +66,7 @@ class APIKeyStatus(ApiModel):
     user: str | None = Field(default=None, description="The id of the person it belongs to.")
     scopes: list[str] | None = Field(default=None, description="What it may do, within the role of its owner.")
     projects: list[str] | None = Field(default=None, description="Projects it may reach; `*` for all.")
-    last_used_time: str | None = Field(default=None, description="When it was last used, to the minute.")
+    last_used_time: str | None = Field(default=None, description="When it was last used, to ten minutes.")
     conditions: Conditions | None = Field(default=None, description="Ready.")
 
 

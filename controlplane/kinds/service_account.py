@@ -27,7 +27,7 @@ class ServiceAccountSpec(ApiModel):
 class ServiceAccountStatus(ApiModel):
     """What the server observed about an account."""
 
-    last_used_time: str | None = Field(default=None, description="When a token of it was last used, to the minute.")
+    last_used_time: str | None = Field(default=None, description="When a token of it was last used, to ten minutes.")
     conditions: Conditions | None = Field(default=None, description="Ready.")
 
 

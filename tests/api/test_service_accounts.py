@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 
+from activities.key_uses import KeyUses
 from controlplane.clock import parse_time
 from tests.api.test_access import key
 from tests.api.test_api_keys import KEYS, bearer, whoami
@@ -114,3 +115,29 @@ async def test_a_deleted_project_takes_its_accounts_and_their_keys_along(project
         return code == 401 and not selected.json()["items"]
 
     await eventually(is_gone, within=60)
+
+
+async def test_keys_and_accounts_tell_when_they_were_used(project: ServedApi) -> None:
+    path = await account(project, "apps:read")
+    minted = (await mint(project, path)).json()
+    used_before = (await project.client.get(path)).json()["status"]
+    await whoami(project, bearer(minted["token"]))
+    uses = KeyUses(project.core.database, project.core.writer)
+
+    async def told() -> list[str | None]:
+        await uses.show()
+        objects = [path, f"{KEYS}/{minted['metadata']['name']}"]
+        return [(await project.client.get(where)).json()["status"].get("lastUsedTime") for where in objects]
+
+    async def is_told() -> bool:
+        return None not in await told()
+
+    await eventually(is_told, within=60)
+    assert "lastUsedTime" not in used_before
+    [of_account, of_key] = await told()
+    assert of_account == of_key
+    changes = await project.row_count()
+    # Another use soon after is not worth a change.
+    await project.deps.authenticate.look_again([f"Bearer {minted['token']}".encode()])  # type: ignore[attr-defined]
+    await uses.show()
+    assert (await told(), await project.row_count()) == ([of_account, of_key], changes)
