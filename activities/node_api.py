@@ -16,6 +16,7 @@ import httpx
 import orjson
 
 from controlplane.machinery.quantities import quantity_bytes, quantity_milli
+from runtime.gpus import GpuRequest
 from runtime.logs import Chunk, SinkRefusedError, SinkUnavailableError
 from runtime.plans import EgressPlan, SidecarPlan, StartPlan
 
@@ -58,6 +59,7 @@ class Lease:
     presets: tuple[str, ...] = ()
     start: StartPlan = field(default_factory=StartPlan)
     sidecars: tuple[SidecarPlan, ...] = ()
+    gpus: GpuRequest | None = None
     image: LeasedImage | None = None
     memory_bytes: int | None = None
     disk_bytes: int | None = None
@@ -105,6 +107,7 @@ class NodeApi:
                 init_command=tuple(told["start"]["initCommand"]["command"]),
                 init_seconds_max=told["start"]["initCommand"]["secondsMax"],
             ),
+            gpus=_gpus(resources.get("gpu")),
             sidecars=tuple(_sidecar(sidecar) for sidecar in told.get("sidecars") or ()),
         )
 
@@ -184,6 +187,18 @@ class NodeApi:
         if answer.status_code in _TRY_LATER:
             raise ApiUnavailableError(f"the API says {said}")
         raise ApiRefusedError(f"the API says {said}")
+
+
+def _gpus(told: Mapping[str, Any] | None) -> GpuRequest | None:
+    if told is None:
+        return None
+    return GpuRequest(
+        types=tuple(told["type"]),
+        count=told["count"],
+        memory_bytes_min=quantity_bytes(told["minMemory"]) if told.get("minMemory") else 0,
+        exact=bool(told.get("exact")),
+        linked=told.get("interconnect") == "NVLink",
+    )
 
 
 def _sidecar(told: Mapping[str, Any]) -> SidecarPlan:

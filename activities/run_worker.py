@@ -202,6 +202,7 @@ class RunWorkerActivities:
             egress=replace(lease.egress, hosts=[*lease.egress.hosts, *await self._host.indexes.hosts(lease.presets)]),
             start=lease.start,
             sidecars=lease.sidecars,
+            gpus=lease.gpus,
         )
 
         async def sink(chunk: Chunk) -> None:
@@ -255,7 +256,9 @@ def worker_exit(report: WorkerReport) -> WorkerExit:
             ran_seconds=ending.ran_seconds if ending is not None else 0.0,
         )
     if ending is None:
-        return WorkerExit(outcome=DRAINED if report.asked else NOT_STARTED, message=report.problem or "")
+        # Others use what it needs: that is nothing to hold against its Function, which tries again.
+        failed = PLATFORM_AWAY if report.busy else NOT_STARTED
+        return WorkerExit(outcome=DRAINED if report.asked else failed, message=report.problem or "")
     if report.problem is not None:
         # Nobody asked it to go and it never claimed: only the limit of starts ends such a one.
         late = PLATFORM_AWAY if report.api_away else START_TIMED_OUT

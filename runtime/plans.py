@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from runtime.egress.limits import EgressSettings
 from runtime.egress.rules import EgressRules, Policy, allowed_hosts
+from runtime.gpus import GpuRequest
 from runtime.process import Command
 from runtime.variables import WorkerIdentity
 
@@ -84,5 +85,6 @@ class WorkerPlan:
     egress: EgressPlan = EgressPlan()
     start: StartPlan = StartPlan()
     sidecars: Sequence[SidecarPlan] = ()
+    gpus: GpuRequest | None = None
     cpus_least: float | None = None
     cpus_max: float | None = None

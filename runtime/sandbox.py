@@ -55,14 +55,16 @@ class SandboxSpec:
     """One sandbox. `uid` is the attempt's own when the server is root, None when it is not.
 
     `read_only` and `writable` map host paths to places inside; `scratch` are places for more of the tmpfs that every
-    sandbox has. The sizes are hard: a full tmpfs says ENOSPC. What is writable has no size of its own: whoever mounts
-    it watches it. A `network` that is held is one of another sandbox, to be shared.
+    sandbox has, `devices` are device files beside those that every program needs. The sizes are hard: a full tmpfs says
+    ENOSPC. What is writable has no size of its own: whoever mounts it watches it. A `network` that is held is one of
+    another sandbox, to be shared.
     """
 
     uid: int | None
     read_only: Sequence[tuple[Path, Path]] = ()
     writable: Sequence[tuple[Path, Path]] = ()
     scratch: Sequence[Path] = ()
+    devices: Sequence[tuple[Path, Path]] = ()
     scratch_bytes_max: int = 1 << 30
     shared_memory_bytes_max: int = 256 << 20
     hostname: str = "nodus-worker"
@@ -124,6 +126,8 @@ def options(spec: SandboxSpec, files: Mapping[Path, int], filter_descriptor: int
         told += ["--unshare-user", "--uid", str(UNPRIVILEGED_UID), "--gid", str(UNPRIVILEGED_UID), "--cap-drop", "ALL"]
     told += _system(files)
     told += ["--proc", "/proc", "--dev", "/dev", *_tmpfs(SHARED_MEMORY, spec.shared_memory_bytes_max)]
+    for host, inside in spec.devices:
+        told += ["--dev-bind", str(host), str(inside)]
     for inside in (CODE, WORKSPACE, TEMPORARY, *spec.scratch):
         told += [*_parents(inside), *_tmpfs(inside, spec.scratch_bytes_max)]
     for option, mounts in (("--ro-bind", spec.read_only), ("--bind", spec.writable)):

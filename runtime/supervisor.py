@@ -18,18 +18,19 @@ from pathlib import Path
 from runtime import sandbox
 from runtime.cells import Cell
 from runtime.cgroups import Cgroup, Limits
-from runtime.disks import DiskUnavailableError, scratch_bytes
+from runtime.disks import DiskUnavailableError
 from runtime.environments import Environment, EnvironmentFailedError
+from runtime.gpus import GpuUnavailableError
+from runtime.grants import granted_limits, granted_template, lease_gpus, may_have_waited
 from runtime.host import Host
 from runtime.images import ImageMissingError
 from runtime.logs import LogCollector, Sink
-from runtime.plans import StartPlan, WorkerPlan
+from runtime.plans import WorkerPlan
 from runtime.process import Ending, SandboxProcess, limited
 from runtime.proxy import AttemptProxy, ClaimEvents
 from runtime.pythons import PythonMissingError
 from runtime.sandbox import SandboxUnavailableError
 from runtime.sidecars import SidecarFailedError, Sidecars
-from runtime.templates import Template, worker_template
 from runtime.variables import worker_variables
 from runtime.warm import WarmWorker, placed
 
@@ -53,7 +54,8 @@ class WorkerReport:
     `ending` is None when no process came to be. `problem` says in a sentence why there was none, or why the node
     killed it; None when it left by itself. `asked` tells that a drain had been asked for, `ready` that it had claimed
     at least once, `api_away` that the API did not answer the last request it made, `image_missing` why its image is not
-    on this host, `sidecar_ended` which sidecar it could not go on without, and what became of that.
+    on this host, `sidecar_ended` which sidecar it could not go on without, and what became of that,
+    `busy` that others use what it needs.
     """
 
     ending: Ending | None
@@ -64,6 +66,7 @@ class WorkerReport:
     api_away: bool
     image_missing: str | None = None
     sidecar_ended: str | None = None
+    busy: bool = False
 
 
 class WorkerSupervisor:
@@ -87,6 +90,7 @@ class WorkerSupervisor:
         self._problem: str | None = None
         self._image_missing: str | None = None
         self._sidecar_ended: str | None = None
+        self._busy = False
 
     async def run(self, directory: Path) -> WorkerReport:
         """Run the worker until nothing of it is left; `directory` is a private folder, the caller's to delete."""
@@ -110,8 +114,9 @@ class WorkerSupervisor:
             logs.note(self._problem)
         except (
             *(PythonMissingError, EnvironmentFailedError, SandboxUnavailableError),
-            *(DiskUnavailableError, SidecarFailedError, _StoppedError),
+            *(DiskUnavailableError, GpuUnavailableError, SidecarFailedError, _StoppedError),
         ) as error:
+            self._busy = isinstance(error, GpuUnavailableError) and error.busy
             self._problem = self._problem or str(error)
             logs.note(self._problem)
         finally:
@@ -127,6 +132,7 @@ class WorkerSupervisor:
             api_away=self._proxy is not None and self._proxy.api_away,
             image_missing=self._image_missing,
             sidecar_ended=self._sidecar_ended,
+            busy=self._busy,
         )
 
     def drain(self, seconds_max: float | None) -> None:
@@ -224,17 +230,18 @@ class WorkerSupervisor:
         """Open everything the worker needs, on `stack`, and start it."""
         environment = environments[None]
         identity, limits = self._plan.identity, self._host.limits
-        caps, template = self._caps(), self._template(environment)
-        variables, refused = worker_variables(
-            identity, (*environment.variables, *self._plan.variables), proxied=self._plan.egress.proxied
-        )
+        caps = granted_limits(self._plan, limits)
+        template = granted_template(self._plan, environment, limits)
+        leased = lease_gpus(self._plan, self._host.gpus, stack)
+        told = (*environment.variables, *self._plan.variables, *leased.variables.items())
+        variables, refused = worker_variables(identity, told, proxied=self._plan.egress.proxied)
         for name in refused:
             logs.note(f"the variable {name!r} was not set: names that begin with NODUS_ are the server's own")
         warm = self._host.warm
         warm.hold_back(self)
         stack.callback(warm.let_go, self)
         self._notify(Phase.STARTING)
-        ready_made = environment.may_wait and self._may_have_waited(template, caps)
+        ready_made = environment.may_wait and may_have_waited(self._plan, template, caps, self._host.cgroups.limits)
         waiting = warm.take(template) if ready_made else None
         if waiting is None or not await self._grant(waiting, directory, variables, caps, logs, stack):
             cell = Cell.open(
@@ -245,7 +252,7 @@ class WorkerSupervisor:
             assert self._sidecars is not None
             network = await self._sidecars.start(environments, directory, cell, caps, stack)
             await self._listen(cell, logs, stack)
-            spec = placed(template.spec, cell)
+            spec = replace(placed(template.spec, cell), devices=leased.mounts)
             command = limited(template.command, caps, self._host.cgroups.limits)
             command = self._plan.start.applied(replace(command, environment=variables, directory=self._directory))
             self._process = await SandboxProcess.start(
@@ -263,36 +270,6 @@ class WorkerSupervisor:
         elif self._asked:
             self._begin_drain()
         return self._group
-
-    def _caps(self) -> Limits:
-        plan, limits = self._plan, self._host.limits
-        memory_bytes_max = plan.memory_bytes_max or limits.worker_memory_bytes_max
-        return Limits(
-            memory_bytes_max=memory_bytes_max,
-            pids_max=limits.pids_max,
-            cpus_least=plan.cpus_least,
-            cpus_max=plan.cpus_max,
-        )
-
-    def _template(self, environment: Environment) -> Template:
-        limits = self._host.limits
-        scratch = scratch_bytes(
-            self._plan.disk_bytes_least,
-            given_bytes=limits.scratch_bytes_max,
-            memory_bytes=self._plan.memory_bytes_least,
-            worker_memory_bytes_max=limits.worker_memory_bytes_most,
-        )
-        return worker_template(environment, scratch)
-
-    def _may_have_waited(self, template: Template, caps: Limits) -> bool:
-        """Whether a worker that waits could be this one: it is the public one, and alone."""
-        if self._plan.start != StartPlan() or self._plan.sidecars:
-            return False
-        if caps.memory_bytes_max is not None and "memory" not in self._host.cgroups.limits:
-            # What waits has begun, and a limit of single processes is set before that.
-            return False
-        # What bounds a worker of an image while it waits must be replaced by bounds of this attempt.
-        return template.image is None or (caps.memory_bytes_max is not None and caps.cpus_least is not None)
 
     async def _grant(
         self,
