@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import Scope
 
+from api.rendering import Renderer
 from api.streams import Streams
 from controlplane.clock import Clock
 from controlplane.errors import ApiError, Reason
@@ -26,6 +27,7 @@ from controlplane.resources import Resources
 from controlplane.settings import Settings
 from controlplane.store.cache import ObjectCache
 from controlplane.store.changes import ChangeFeed
+from controlplane.store.contract import Selection
 from controlplane.store.watch import Watches
 
 PRINCIPAL = "nodus.principal"
@@ -55,6 +57,18 @@ class Target:
 SubresourceHandler = Callable[[Request, Principal, Target], Awaitable[Response]]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Derived:
+    """Where the objects of a kind come from that nobody stores. The generic routes have authorised the request."""
+
+    list: Callable[[Request, Selection, Renderer], Awaitable[bytes]]
+    """A page in the form that the client accepts."""
+    get: Callable[[Principal, Kind, str], Awaitable[bytes]]
+    """One object by its name; raises 404."""
+    write: Callable[[], Awaitable[bytes]]
+    """What happens to creates and changes, where the kind has the verbs for them."""
+
+
 class ReadinessCheck(Protocol):
     """One thing that should be well for this process to serve."""
 
@@ -80,6 +94,8 @@ class Deps:
     subresources: Mapping[tuple[str, str, str], SubresourceHandler] = field(default_factory=dict)
     """By (plural, subresource, method); the generic routes have judged the caller before a handler is asked,
     but for claims."""
+    derived: Mapping[str, Derived] = field(default_factory=dict)
+    """By plural, the kinds whose objects are made when they are asked for."""
     routes: Sequence[BaseRoute] = ()
     """Routes beside the objects: blobs, nodes, console."""
     required: Mapping[str, ReadinessCheck] = field(default_factory=dict)

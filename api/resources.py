@@ -91,14 +91,22 @@ class ResourceRoutes:
         verb = self._verb(request, target.kind, _VERBS_OVER_PROJECTS if over_projects else _VERBS_OF_COLLECTION)
         accepted = negotiate(request.headers.get("accept", ""))
         watching = verb is Verb.LIST and is_watch(request)
+        if watching and Verb.WATCH not in target.kind.verbs:
+            raise _not_allowed("a watch", target.kind.plural, ("GET",))
         await self._authorise(caller, target, Verb.WATCH if watching else verb)
+        derived = self._deps.derived.get(target.kind.plural)
         if verb is Verb.CREATE:
+            if derived is not None:
+                return _answer(request, await derived.write())
             return await self._create(request, caller, target, accepted)
         selection = _selection(request, target, caller)
         if verb is Verb.DELETE_COLLECTION:
             return await self._delete_collection(request, selection)
         if watching:
             return watch_response(request, self._deps, target.kind, selection, accepted)
+        if derived is not None:
+            renderer = self._renderer(request, target.kind, accepted)
+            return _answer(request, await derived.list(request, selection, renderer))
         page = await self._resources.reader.list(selection, list_options(request.query_params))
         return _answer(request, self._renderer(request, target.kind, accepted).page(page))
 
@@ -109,6 +117,10 @@ class ResourceRoutes:
         renderer = self._renderer(request, target.kind, negotiate(request.headers.get("accept", "")))
         await self._authorise(caller, target, verb)
         key = _key(target, caller)
+        derived = self._deps.derived.get(target.kind.plural)
+        if derived is not None:
+            made = await (derived.get(caller, target.kind, target.name) if verb is Verb.GET else derived.write())
+            return _answer(request, renderer.one(made))
         match verb:
             case Verb.GET:
                 return await self._get(request, renderer, caller, target)

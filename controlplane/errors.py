@@ -71,6 +71,9 @@ class Reason(Enum):
         "AdmissionsPaused", 503, _R, "An operator paused new objects of this kind; try again later."
     )
     ENCRYPTION_FAILED = Row("EncryptionFailed", 503, _R, "Nothing was stored; repeat the request.")
+    PAYMENTS_NOT_CONFIGURED = Row(
+        "PaymentsNotConfigured", 503, _F, "Ask the operator of this server to grant credit; it takes no payments."
+    )
     UNAVAILABLE = Row("Unavailable", 503, _R, "A part of the server is down; repeat the request.")
     TIMEOUT = Row("Timeout", 504, _R, "Repeat the request; the server had not caught up yet.")
 

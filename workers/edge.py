@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from starlette.types import ASGIApp
 
 from api.app import create_app
+from api.billing import BillingRoutes
 from api.blobs import BlobRoutes
 from api.calls import ViewRoutes
 from api.cancels import CancelsRoute
@@ -32,6 +33,8 @@ from controlplane.capacity.leases import AttemptLeases
 from controlplane.identity.authenticator import Authenticator
 from controlplane.identity.tokens import TokenHasher
 from controlplane.kinds.registry import BY_PLURAL
+from controlplane.ledger.statements import Statements
+from controlplane.ledger.usage import Usage
 from controlplane.logs.news import LogNews
 from controlplane.logs.reader import LogReader
 from controlplane.logs.rows import LogWriter
@@ -87,6 +90,7 @@ def _deps(core: Core, cancels: WaitingCancels) -> Deps:
     stopping = asyncio.Event()
     streams = Streams(authenticate.look_again, stopping, core.settings.streams_per_credential_max)
     inspector = CallInspector(core.database, core.cache, core.settings, core.clock)
+    billing = BillingRoutes(Statements(core.database, core.clock), Usage(core.database), core.settings, core.clock)
     logs = LogRoutes(reader, streams, core.settings)
     return Deps(
         settings=core.settings,
@@ -104,7 +108,9 @@ def _deps(core: Core, cancels: WaitingCancels) -> Deps:
             **logs.subresources(),
             **ViewRoutes(inspector, FunctionAuditor(core.database)).subresources(),
             **ServiceAccountRoutes(core.resources, core.clock).subresources(),
+            **billing.subresources(),
         },
+        derived=billing.derived(),
         routes=[
             *BlobRoutes(core.blobs, core.resources.admission.require_project, core.settings).routes(),
             *_node_routes(core, news).routes(),

@@ -161,6 +161,10 @@ class Dispatcher:
             log.warning("the engine lags: only calls with a workflow start" if gated else "the engine caught up")
         self.gated = gated
 
+    def _function_labels(self, key: Key) -> dict[str, str] | None:
+        document = self._functions.get(key)
+        return None if document is None else document["metadata"].get("labels") or None
+
     def _hand_out_all(self, tx: Tx, book: CallBook, picked: Pick[CallRow], wants: list[Want]) -> _Dealt:
         """Give each call to a worker that may take it (`calls/seats.py`), in the order the claims came."""
         dealt = _Dealt()
@@ -196,6 +200,7 @@ class Dispatcher:
                 started_at=tx.now,
                 deadline=deadline,
                 dispatches=row.dispatches + 1,
+                function_labels=self._function_labels(claimant.function_key),
                 outcome=None,
             )
         )

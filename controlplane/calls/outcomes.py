@@ -192,7 +192,7 @@ def _charged(tx: Tx, row: CallRow, outcome: Outcome, rules: CallRules) -> CallRo
         is_covered = _is_our_loss(row, outcome)
         if not is_covered:
             cost = basis.cost_micro_usd
-            record(tx, charge(row.org, cost, _subject(row), basis))
+            record(tx, charge(row.org, cost, _subject(tx, row), basis))
         if rules.rate_micro_usd_per_hour and row.attempt is not None:
             book.work(row.attempt, _work(basis, cost, is_covered=is_covered))
     book.charge(row, cost)
@@ -217,8 +217,18 @@ def _is_our_loss(row: CallRow, outcome: Outcome) -> bool:
     return outcome.cause is Cause.LOST and not outcome.suspicious and not row.cancel_requested
 
 
-def _subject(row: CallRow) -> Subject:
-    return Subject(kind="FunctionCall", project=row.project, name=row.name, uid=row.uid, function_uid=row.function_uid)
+def _subject(tx: Tx, row: CallRow) -> Subject:
+    document = present_document(tx, row)
+    own = document["metadata"].get("labels") if document is not None else None
+    return Subject(
+        kind="FunctionCall",
+        project=row.project,
+        name=row.name,
+        uid=row.uid,
+        function_uid=row.function_uid,
+        function_name=row.function,
+        labels={**(row.function_labels or {}), **(own or {})},
+    )
 
 
 def _within_time(row: CallRow, ran_until: datetime, rules: CallRules) -> datetime:

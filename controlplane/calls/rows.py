@@ -71,6 +71,8 @@ class CallRow:
     excused: bool = False
     """One of its recoveries does not count: others ran beside it, and nobody knows which of them did it."""
     charge_micro_usd: int = 0
+    function_labels: dict[str, str] | None = None
+    """Labels of its Function when it was last given to a worker: what it costs is added up by them as by its own."""
     has_workflow: bool = False
     task_token: bytes | None = None
     outcome: dict[str, Any] | None = None
@@ -108,6 +110,8 @@ class CallRow:
         values = {name: record[name] for name in _CALL_COLUMNS}
         values["state"] = CallState(values["state"])
         values["outcome"] = cls.outcome_of(values)
+        labels = values["function_labels"]
+        values["function_labels"] = None if labels is None else orjson.loads(labels)
         return cls(**values)
 
     @classmethod

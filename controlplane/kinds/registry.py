@@ -12,6 +12,7 @@ from types import MappingProxyType
 from controlplane.kinds.api_key import API_KEY
 from controlplane.kinds.app import APP
 from controlplane.kinds.attempt import ATTEMPT
+from controlplane.kinds.billing_account import BILLING_ACCOUNT, TOP_UP
 from controlplane.kinds.event import EVENT
 from controlplane.kinds.function import FUNCTION
 from controlplane.kinds.function_call import FUNCTION_CALL
@@ -22,6 +23,8 @@ from controlplane.kinds.organization import ORGANIZATION
 from controlplane.kinds.project import PROJECT
 from controlplane.kinds.secret import SECRET
 from controlplane.kinds.service_account import SERVICE_ACCOUNT
+from controlplane.kinds.transaction import TRANSACTION
+from controlplane.kinds.usage_record import USAGE_RECORD
 from controlplane.machinery.kind import Kind
 
 _ROWS = (
@@ -38,6 +41,10 @@ _ROWS = (
     MEMBER,
     API_KEY,
     SERVICE_ACCOUNT,
+    BILLING_ACCOUNT,
+    TOP_UP,
+    TRANSACTION,
+    USAGE_RECORD,
 )
 
 KINDS: Mapping[str, Kind] = MappingProxyType({kind.kind: kind for kind in _ROWS})

@@ -12,10 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from controlplane.store.contract import Loader
 from controlplane.store.database import Database
+
+if TYPE_CHECKING:
+    from controlplane.store.contract import Connection
 
 
 class AccountClass(StrEnum):
@@ -73,9 +76,14 @@ class Balance:
     """How low `available_micro_usd` may be after a hold; None when nobody limits this organisation."""
 
     @property
+    def settled_micro_usd(self) -> int:
+        """What was granted and not spent, reserved or not: the balance that Transactions move."""
+        return self.granted_micro_usd - self.charged_micro_usd
+
+    @property
     def available_micro_usd(self) -> int:
         """What is neither spent nor reserved. Below zero are arrears, or the use of an organisation without a limit."""
-        return self.granted_micro_usd - self.charged_micro_usd - self.held_micro_usd
+        return self.settled_micro_usd - self.held_micro_usd
 
     @property
     def holdable_micro_usd(self) -> int | None:
@@ -114,6 +122,12 @@ def balance_of(row: Mapping[str, Any]) -> Balance:
 async def read_balance(database: Database, org: str) -> Balance:
     """The balance now; all zero for an organisation that never moved money."""
     [row] = await database.fetch(_BALANCES, [org])
+    return balance_of(dict(row))
+
+
+async def balance_of_org(connection: Connection, org: str) -> Balance:
+    """The balance as the transaction of `connection` sees it."""
+    [row] = await connection.fetch(_BALANCES, [org])
     return balance_of(dict(row))
 
 

@@ -12,7 +12,7 @@ _CHARGE = Loader(
     "ledger-charge",
     """
 SELECT c.id AS key, c.org, c.kind, c.amount_micro_usd, c.project, c.subject_kind, c.subject_name, c.subject_uid,
-    c.function_uid, COALESCE((SELECT sum(r.amount_micro_usd) FROM ledger_transfers r
+    c.function_uid, c.function_name, c.labels, COALESCE((SELECT sum(r.amount_micro_usd) FROM ledger_transfers r
         WHERE r.kind = 'refund' AND r.refers_to = c.id), 0)::bigint AS refunded_micro_usd
 FROM ledger_transfers c WHERE c.id = ANY($1::text[])
 """,

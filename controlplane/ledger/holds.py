@@ -24,7 +24,7 @@ _HOLD = Loader(
     "ledger-hold",
     """
 SELECT h.id AS key, h.org, h.kind, h.amount_micro_usd, h.expires_at, h.project, h.subject_kind, h.subject_name,
-    h.subject_uid, h.function_uid, e.kind AS ended, e.amount_micro_usd AS posted_micro_usd
+    h.subject_uid, h.function_uid, h.function_name, h.labels, e.kind AS ended, e.amount_micro_usd AS posted_micro_usd
 FROM ledger_transfers h LEFT JOIN ledger_transfers e ON e.id = 'end/' || h.id
 WHERE h.id = ANY($1::text[])
 """,

@@ -15,6 +15,8 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
+import orjson
+
 from controlplane.ledger.accounts import SIDES, TransferKind, account_id
 from controlplane.ledger.pricing import call_charge_micro_usd, worker_seconds
 from controlplane.store.contract import Tx
@@ -22,13 +24,16 @@ from controlplane.store.contract import Tx
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What a transfer is about. `function_uid` is the Function whose total it counts to."""
+    """What a transfer is about. `function_uid` is the Function whose total it counts to. Its name and the labels are
+    kept here because usage is asked for long after the objects are gone."""
 
     kind: str
     project: str
     name: str
     uid: str
     function_uid: str | None = None
+    function_name: str | None = None
+    labels: Mapping[str, str] | None = None
 
 
 def subject_of(row: Mapping[str, Any]) -> Subject | None:
@@ -41,6 +46,8 @@ def subject_of(row: Mapping[str, Any]) -> Subject | None:
         name=row["subject_name"],
         uid=row["subject_uid"],
         function_uid=row["function_uid"],
+        function_name=row["function_name"],
+        labels=None if row["labels"] is None else orjson.loads(row["labels"]),
     )
 
 
@@ -143,8 +150,8 @@ _AVAILABLE: Mapping[TransferKind, int] = MappingProxyType(
 
 _COLUMNS = (
     "id, org, kind, debit, credit, amount_micro_usd, refers_to, expires_at, reason, project, subject_kind, "
-    "subject_name, subject_uid, function_uid, dispatch, period_start, period_end, rate_micro_usd_per_hour, shares, "
-    "pricebook, segment, seconds, created_at"
+    "subject_name, subject_uid, function_uid, function_name, labels, dispatch, period_start, period_end, "
+    "rate_micro_usd_per_hour, shares, pricebook, segment, seconds, created_at"
 )
 
 _ADD_TRANSFERS = f"""
@@ -174,6 +181,8 @@ def _row(transfer: Transfer, now: datetime) -> dict[str, Any]:
             "subject_name": transfer.subject.name,
             "subject_uid": transfer.subject.uid,
             "function_uid": transfer.subject.function_uid,
+            "function_name": transfer.subject.function_name,
+            "labels": transfer.subject.labels or None,
         }
     if transfer.basis is not None:
         row |= vars(transfer.basis)

@@ -115,7 +115,12 @@ class WorkerAccount:
     def subject(self) -> Subject:
         """What its transfers are about."""
         return Subject(
-            kind="Attempt", project=self.project, name=self.uid, uid=self.uid, function_uid=self.function_uid
+            kind="Attempt",
+            project=self.project,
+            name=self.uid,
+            uid=self.uid,
+            function_uid=self.function_uid,
+            function_name=self.function,
         )
 
     @classmethod

@@ -244,3 +244,6 @@ Money = Annotated[
     WithJsonSchema({"type": "string", "pattern": r"^[0-9]{1,9}(\.[0-9]{1,6})?$"}),
 ]
 """Decimal USD in a string, with at least two decimals."""
+
+SignedMoney = Annotated[str, WithJsonSchema({"type": "string", "pattern": r"^-?[0-9]{1,12}(\.[0-9]{1,6})?$"})]
+"""Decimal USD in a string that may be negative; for what only the server writes."""

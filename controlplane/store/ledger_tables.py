@@ -7,8 +7,10 @@ made the tables keep the sums, refuse what does not balance, and refuse to chang
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import BigInteger, CheckConstraint, Column, Identity, Index, SmallInteger, Text, text
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlmodel import Field, SQLModel
 
 from controlplane.store.columns import bigint_column, text_column, time_column
@@ -62,6 +64,7 @@ class LedgerTransferRow(SQLModel, table=True):
         ),
         CheckConstraint("(expires_at IS NOT NULL) = (kind = 'hold')", name="ledger_transfers_expiry"),
         Index("ledger_transfers_seq", "seq", unique=True),
+        Index("ledger_transfers_time", "org", "created_at"),
         Index("ledger_transfers_subject", "subject_uid", postgresql_where=text("subject_uid IS NOT NULL")),
         Index("ledger_transfers_function", "function_uid", postgresql_where=text("function_uid IS NOT NULL")),
         # Whatever happens, a hold is resolved once.
@@ -90,6 +93,8 @@ class LedgerTransferRow(SQLModel, table=True):
     subject_name: str | None = Field(sa_column=text_column(nullable=True))
     subject_uid: str | None = Field(sa_column=text_column(nullable=True))
     function_uid: str | None = Field(sa_column=text_column(nullable=True))
+    function_name: str | None = Field(sa_column=text_column(nullable=True))
+    labels: dict[str, Any] | None = Field(sa_column=Column(JSONB))
     dispatch: int | None = Field(sa_column=bigint_column(nullable=True))
     period_start: datetime | None = Field(sa_column=time_column(nullable=True))
     period_end: datetime | None = Field(sa_column=time_column(nullable=True))

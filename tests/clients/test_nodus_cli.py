@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from activities.offerings import PublishOfferings
+from controlplane.ledger.credits import GrantCredit
 from controlplane.ledger.pricebook import load_books
 from tests.api.test_access import key
-from tests.fixtures.app import FUNCTION, api_settings, serve
+from tests.api.test_billing import Charge
+from tests.fixtures.app import FUNCTION, ServedApi, api_settings, serve
 from tests.fixtures.clients import SCRIPTS, ClientSide, Finished
 from tests.fixtures.eventually import eventually
 
@@ -186,3 +188,31 @@ async def test_what_no_host_has_is_priced_by_the_book_and_said_to_be_blocked(
     # The timeout of 300 s at 2.45 USD an hour.
     shown = r"est\. \$0\.204167 .*~1–4 min \(cold\) .* blocked: .*does not offer: `spec\.resources\.gpu`"
     assert re.search(shown, told), told
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("billing", r"Available +\$0\.90 .*\nReserved +\$0\.00 .*\nThis month +\$0\.10\n"),
+        ("billing usage", r"START +OBJECT +METER +SEGMENT +QUANTITY +AMOUNT\n.*function/paid +ComputeSeconds +Running"),
+        ("get usage -o wide", r"function/paid .* 10000 +\$0\.10 +s +- +\$0\.036/hour +txn_"),
+        ("get usage --group-by kind,label:team --since 7d", r"KIND +TEAM +AMOUNT\nFunction +ml +\$0\.10"),
+        ("get usage --object function/paid --until 2020-01-01", r"\A(START.*\n)?\Z"),
+        ("get transactions", r"TYPE +AMOUNT +BALANCE.*\n.*Capture +-\$0\.10 +\$0\.90 +functioncall/c1\n.*Grant +\$1"),
+        ("get transactions --type Grant -o wide", r"Grant:welcome +CreditGranted +for a start"),
+        ("get billingaccounts", r"NAME +AVAILABLE"),
+    ],
+)
+async def test_money_is_shown_by_every_command_for_it(api: ServedApi, tmp_path: Path, line: str, shown: str) -> None:
+    await api.core.writer.write(GrantCredit("default", "welcome", 1_000_000, "for a start"))
+    await api.core.writer.write(Charge(1, "paid", 10_000, "default", {"team": "ml"}))
+    side = ClientSide(api=api, home=tmp_path, kubeconfig=tmp_path / "kubeconfig")
+    told = (await nodus(side, line)).stdout
+    assert re.search(shown, told), told
+
+
+@pytest.mark.parametrize("line", ["billing redeem X", "billing portal", "billing deal", "billing top-up 20"])
+async def test_commands_for_cards_say_that_none_is_taken(side: ClientSide, line: str) -> None:
+    refused = await nodus(side, line, check=False)
+    assert "PaymentsNotConfigured" in refused.stdout + refused.stderr
+    assert "grant credit" in refused.stdout + refused.stderr
