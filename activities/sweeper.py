@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 import structlog
 
 from activities.attempts import AttemptActivities
+from activities.budgets import BudgetKeeper
 from activities.chores import Chore
 from activities.departures import Departures
 from activities.engine import Engine, EngineUnavailableError
@@ -79,6 +80,7 @@ class Sweeper:
         retention: Retention,
         ledger: LedgerKeeper,
         funds: FundsKeeper,
+        budgets: BudgetKeeper,
         offerings: OfferingKeeper,
         key_uses: KeyUses,
         explainer: QueueExplainer,
@@ -114,6 +116,7 @@ class Sweeper:
             Chore("collect garbage", 30.0, self.collect_garbage),
             *ledger.chores,
             *funds.chores,
+            *budgets.chores,
             *offerings.chores,
             *key_uses.chores,
             *retention.chores,

@@ -22,6 +22,7 @@ from temporalio.worker import Worker
 from activities.apps import AppKeeper
 from activities.attempts import AttemptActivities
 from activities.autoscaler import Autoscaler
+from activities.budgets import BudgetKeeper
 from activities.calls import CallActivities
 from activities.controller_contract import ControllerName
 from activities.controllers import ControllerActivities, ControllerLoop, Together
@@ -174,6 +175,7 @@ class Control:
             retention=_retention(core),
             ledger=LedgerKeeper(database, writer, clock),
             funds=FundsKeeper(database, writer, funding, clock),
+            budgets=BudgetKeeper(database, writer, cache, clock),
             offerings=OfferingKeeper(database, writer, clock, core.books),
             key_uses=KeyUses(database, writer),
             explainer=explainer,

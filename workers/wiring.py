@@ -21,6 +21,8 @@ from controlplane.identity.api_keys import ApiKeyHooks
 from controlplane.identity.owners import MemberHooks, ServiceAccountHooks
 from controlplane.identity.tokens import TokenHasher
 from controlplane.kinds.registry import KINDS
+from controlplane.ledger.budget_hooks import BudgetHooks
+from controlplane.ledger.limits import SpendingLimits
 from controlplane.ledger.pricebook import PriceBook, load_books
 from controlplane.resources import Resources, build
 from controlplane.secrets.environment import SecretReader
@@ -35,7 +37,7 @@ from controlplane.store.objects import Objects
 from controlplane.store.server_clock import DatabaseClock
 from controlplane.store.writer import Writer
 
-CACHED_KINDS = frozenset({"App", "Function", "Image", "Project", "Secret"})
+CACHED_KINDS = frozenset({"App", "Budget", "Function", "Image", "Project", "Secret"})
 """What creating and dispatching a call asks about; they change seldom."""
 
 
@@ -94,7 +96,7 @@ async def open_core(settings: Settings) -> AsyncIterator[Core]:
             cache=cache,
             feed=feed,
             kinds=KINDS,
-            hooks=kind_hooks(sealer, TokenHasher(settings.secret_key)),
+            hooks=kind_hooks(sealer, TokenHasher(settings.secret_key), cache, settings),
             blob_exists=blobs.exists,
             secrets_holding=secrets.holding,
             settings=settings,
@@ -119,10 +121,13 @@ async def open_core(settings: Settings) -> AsyncIterator[Core]:
         )
 
 
-def kind_hooks(sealer: SecretSealer, hasher: TokenHasher) -> Mapping[str, KindHooks]:
+def kind_hooks(
+    sealer: SecretSealer, hasher: TokenHasher, cache: ObjectCache, settings: Settings
+) -> Mapping[str, KindHooks]:
     """What some kinds do inside the transaction of a generic verb; the others do nothing."""
     return {
-        "FunctionCall": FunctionCallHooks(),
+        "FunctionCall": FunctionCallHooks(SpendingLimits(cache), settings),
+        "Budget": BudgetHooks(),
         "Secret": SecretHooks(sealer),
         "Member": MemberHooks(),
         "ServiceAccount": ServiceAccountHooks(),

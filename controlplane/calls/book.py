@@ -21,6 +21,7 @@ from controlplane.calls.history import DispatchHistory
 from controlplane.calls.looks import Unwritten
 from controlplane.calls.rows import PENDING_STATES, AttemptRow, CallRow, CallState
 from controlplane.calls.wants import Want
+from controlplane.ledger.reservations import EndedDispatch
 from controlplane.ledger.worker_accounts import ADD_CALLS, CallWork, WorkerAccount
 from controlplane.store import sql
 from controlplane.store.contract import Key, Tx
@@ -181,6 +182,20 @@ class CallBook:
             changed=changed.keys(),
             opened=opened,
         )
+
+    def ended_dispatches(self) -> dict[Key, list[EndedDispatch]]:
+        """The dispatches that ran when the batch began and do no more, by Function, with what each cost."""
+        ended: dict[Key, list[EndedDispatch]] = {}
+        for uid in sorted(self._changed):
+            before, row = self._stored[uid], self._rows[uid]
+            if before is None or before.state is not CallState.RUNNING:
+                continue
+            if uid in self._removed or row.state is not CallState.RUNNING or row.dispatches != before.dispatches:
+                cost = row.charge_micro_usd - before.charge_micro_usd
+                ended.setdefault(row.function_key, []).append(
+                    EndedDispatch(call_uid=uid, dispatch=before.dispatches, cost_micro_usd=cost)
+                )
+        return ended
 
     def may_serve(self, want: Want, alive: frozenset[str]) -> bool:
         """Whether the worker of a held wish still takes calls by it; `alive` are those of whom the database says so."""

@@ -9,9 +9,10 @@ are seen on the change feed and wake it. Turn order is `calls/fairness.py`, the 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -19,6 +20,7 @@ from controlplane.calls import transitions
 from controlplane.calls.book import CallBook
 from controlplane.calls.decide import Finish
 from controlplane.calls.fairness import Pick, pick
+from controlplane.calls.funding import Funding, waits_for
 from controlplane.calls.looks import NOTHING, Look, corrected
 from controlplane.calls.outcomes import close_row, duration_seconds, present_document
 from controlplane.calls.rows import CallRow, CallState
@@ -27,6 +29,8 @@ from controlplane.calls.selection import OBJECT_PREFIX, engine_lag, look, look_s
 from controlplane.calls.waiting import WaitingClaims
 from controlplane.calls.wants import Want
 from controlplane.clock import format_time_micro
+from controlplane.ledger.limits import Documents, SpendingLimits
+from controlplane.ledger.reservations import EndedDispatch, reservations_of
 from controlplane.settings import Settings
 from controlplane.store.contract import Document, Key, Tx
 
@@ -40,19 +44,16 @@ _ROUNDS_MAX = 32
 _LAG_READ_SECONDS = 0.25
 
 
-class Functions(Protocol):
-    """Where the present documents of Functions are looked up without I/O."""
-
-    def get(self, key: Key) -> Document | None: ...
-
-
 class Dispatcher:
     """The hook that dispatches calls. One per process and writer, also in processes that serve no claims."""
 
-    def __init__(self, functions: Functions, waiting: WaitingClaims, settings: Settings) -> None:
+    def __init__(self, functions: Documents, waiting: WaitingClaims, settings: Settings) -> None:
         self._functions = functions
         self._waiting = waiting
         self._settings = settings
+        self._limits = SpendingLimits(functions)
+        self._starved: set[str] = set()
+        """Functions with calls that no limit of spending had room for: looked at again when money is given back."""
         self._lag_read_at = float("-inf")
         self.gated = False
         """Whether the engine is behind by more than its budget; then only calls with a workflow are handed out."""
@@ -67,9 +68,12 @@ class Dispatcher:
             await tx.load([key for keys, _ in deferred for key in keys])
             for _, apply in deferred:
                 apply(tx)
-        demand = self._demand(book)
+        ended = book.ended_dispatches()
+        demand = self._demand(book, frees_money=bool(ended))
+        funding = await self._funding(tx, connection, ended, demand)
         if demand:
-            await self._serve(tx, connection, book, demand)
+            await self._serve(tx, connection, book, demand, funding)
+        await reservations_of(tx).write(connection)
         book.join(tx)
         self._waiting.join(book.wants)
 
@@ -81,11 +85,30 @@ class Dispatcher:
         """Take back what was offered in the batch that failed."""
         self._waiting.rolled_back()
 
-    def _demand(self, book: CallBook) -> dict[str, list[Want]]:
-        """Wishes by Function that may be served now: those of this batch, and held ones whose Function has news."""
+    async def _funding(
+        self,
+        tx: Tx,
+        connection: Connection,
+        ended: Mapping[Key, Sequence[EndedDispatch]],
+        demand: Mapping[str, Sequence[Want]],
+    ) -> Funding:
+        """What limits the spending of the Functions in demand; what they have left is read, once whatever ended in this
+        batch gave back its reservations. Without limits it is no query and no wish to have one."""
+        limits = {uid: self._limits.of(wants[0].claimant.function_key) for uid, wants in demand.items()}
+        touched = [limit for key in ended for limit in self._limits.of(key)]
+        touched += [limit for found in limits.values() for limit in found]
+        reservations = reservations_of(tx)
+        if touched:
+            await reservations.open(connection, touched, [each for found in ended.values() for each in found])
+        return Funding(limits, reservations, self._settings)
+
+    def _demand(self, book: CallBook, *, frees_money: bool) -> dict[str, list[Want]]:
+        """Wishes by Function that may be served now: those of this batch, and held ones whose Function has news, or
+        waits for money while some is given back."""
         demand: dict[str, list[Want]] = {}
         functions = dict.fromkeys(want.claimant.function_uid for want in book.wants)
-        functions |= dict.fromkeys(uid for uid in sorted(book.claimable) if self._waiting.held(uid))
+        news = book.claimable | self._starved if frees_money else book.claimable
+        functions |= dict.fromkeys(uid for uid in sorted(news) if self._waiting.held(uid))
         for function_uid in functions:
             new = [want for want in book.wants if want.claimant.function_uid == function_uid]
             wants = [*self._waiting.held(function_uid), *new]
@@ -99,7 +122,9 @@ class Dispatcher:
             return True  # the cache lags behind a Function that was just created
         return document["spec"].get("state") != "Stopped" and "deletionTimestamp" not in document["metadata"]
 
-    async def _serve(self, tx: Tx, connection: Connection, book: CallBook, demand: dict[str, list[Want]]) -> None:
+    async def _serve(
+        self, tx: Tx, connection: Connection, book: CallBook, demand: dict[str, list[Want]], funding: Funding
+    ) -> None:
         if not _rooms(demand, self._settings.dispatch_calls_max):
             return
         await self._read_lag(tx, connection)
@@ -107,31 +132,43 @@ class Dispatcher:
             if round_number or self.gated:
                 # The first look is corrected by what is unwritten; later ones are too rare to deserve the thought.
                 await book.flush(connection)
-            looks, demand = await self._look(tx, connection, book, demand, round_number)
+            looks, demand = await self._look(tx, connection, book, demand, round_number, funding)
             wanted = _rooms(demand, self._settings.dispatch_calls_max)
             picks = {uid: _picked(looks[uid], wanted.get(uid, 0)) for uid in demand}
             await tx.load([row.key for picked in picks.values() for _, row in picked.taken])
             again = []
             for function_uid, picked in picks.items():
-                dealt = self._hand_out_all(tx, book, picked, demand[function_uid])
+                dealt = self._hand_out_all(tx, book, picked, demand[function_uid], funding)
                 for session in picked.emptied:
                     if session not in dealt.left:
                         book.close_session(function_uid, session)
-                if (picked.look_again or dealt.vanished) and not dealt.left:
+                if dealt.unfunded:
+                    self._starved.add(function_uid)
+                    # Other sessions may be covered by other limits.
+                    if funding.differs_by_call(function_uid) and not dealt.left - dealt.unfunded:
+                        funding.pass_over(function_uid, dealt.unfunded)
+                        again.append(function_uid)
+                elif (picked.look_again or dealt.vanished) and not dealt.left:
                     again.append(function_uid)
             demand = {uid: demand[uid] for uid in again}
             if not _rooms(demand, self._settings.dispatch_calls_max):
                 return
 
     async def _look(
-        self, tx: Tx, connection: Connection, book: CallBook, demand: dict[str, list[Want]], round_number: int
+        self,
+        tx: Tx,
+        connection: Connection,
+        book: CallBook,
+        demand: dict[str, list[Want]],
+        round_number: int,
+        funding: Funding,
     ) -> tuple[dict[str, Look], dict[str, list[Want]]]:
         """What the queues hold now, and the demand without held claims whose worker was fenced, drains, or has claimed
         again elsewhere. It costs one query, or none when there cannot be anything to find."""
         joined = set(book.wants)
         held = [want for wants in demand.values() for want in wants if want not in joined and not want.offered]
         rooms = _rooms(demand, self._settings.dispatch_calls_max)
-        wanted = {uid: room for uid, room in rooms.items() if not book.queue_was_empty(uid)}
+        wanted = {uid: room + funding.passed(uid) for uid, room in rooms.items() if not book.queue_was_empty(uid)}
         unwritten = {uid: book.unwritten(uid) for uid in demand}
         looks = dict.fromkeys(demand, NOTHING)
         if wanted or (held and any(unwritten[uid].queued for uid in rooms)):
@@ -146,7 +183,7 @@ class Dispatcher:
             self._waiting.release(void)
             demand = {uid: [want for want in wants if want not in void] for uid, wants in demand.items()}
             looks |= found.looks
-        return {uid: corrected(found, unwritten[uid]) for uid, found in looks.items()}, demand
+        return {uid: funding.open_to(uid, corrected(found, unwritten[uid])) for uid, found in looks.items()}, demand
 
     async def _read_lag(self, tx: Tx, connection: Connection) -> None:
         """Whether the engine is beyond its budget, at most a moment old: the budget is a soft one."""
@@ -165,7 +202,9 @@ class Dispatcher:
         document = self._functions.get(key)
         return None if document is None else document["metadata"].get("labels") or None
 
-    def _hand_out_all(self, tx: Tx, book: CallBook, picked: Pick[CallRow], wants: list[Want]) -> _Dealt:
+    def _hand_out_all(
+        self, tx: Tx, book: CallBook, picked: Pick[CallRow], wants: list[Want], funding: Funding
+    ) -> _Dealt:
         """Give each call to a worker that may take it (`calls/seats.py`), in the order the claims came."""
         dealt = _Dealt()
         seats = Seats(wants)
@@ -177,18 +216,32 @@ class Dispatcher:
                 close_row(book, row, Finish(phase="Cancelled", reason="Cancelled"), removed=document is None)
                 dealt.vanished = True
                 continue
+            funded = replace(
+                row,
+                reserved_micro_usd=funding.most(document, wants),
+                function_labels=self._function_labels(row.function_key),
+            )
+            lacking = funding.take(funded, document)
+            if lacking is not None:
+                tx.put(row.key, transitions.unfunded(document, tx.now, waits_for(lacking)))
+                dealt.left.add(session)
+                dealt.unfunded.add(session)
+                continue
             want = seats.take_alone() if row.suspect else seats.take()
             if want is None:
+                funding.give_back(funded)
                 dealt.left.add(session)
             else:
-                self._hand_out(tx, book, row, document, want)
+                self._hand_out(tx, book, funded, document, want)
         return dealt
 
     def _hand_out(self, tx: Tx, book: CallBook, row: CallRow, document: Document, want: Want) -> None:
         claimant = want.claimant
         timeout = document["spec"].get("timeout") or self._settings.call_timeout_default
         deadline = tx.now + timedelta(seconds=duration_seconds(timeout))
-        running = transitions.claimed(document, tx.now, attempt=claimant.attempt, epoch=claimant.epoch)
+        running = transitions.claimed(
+            transitions.funded(document, tx.now), tx.now, attempt=claimant.attempt, epoch=claimant.epoch
+        )
         stored = tx.put(row.key, running)
         book.save(
             replace(
@@ -200,7 +253,6 @@ class Dispatcher:
                 started_at=tx.now,
                 deadline=deadline,
                 dispatches=row.dispatches + 1,
-                function_labels=self._function_labels(claimant.function_key),
                 outcome=None,
             )
         )
@@ -216,6 +268,8 @@ class _Dealt:
 
     vanished: bool = False
     """Some had lost their objects, so there may be others to hand out in their place."""
+    unfunded: set[str] = field(default_factory=set)
+    """Sessions whose next call no limit of spending has room for; they are left as well."""
     left: set[str] = field(default_factory=set)
     """Sessions of calls that stay in the queue, because one that runs alone found no idle worker. Those behind it may
     have found no room either; the next claims look again."""

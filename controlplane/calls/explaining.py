@@ -66,6 +66,8 @@ class WaitingCall:
     reason: str
     """Of its condition Scheduled."""
     message: str
+    funded: bool
+    """Whether money is not what it waits for; the dispatcher says what does."""
 
     @classmethod
     def from_record(cls, record: Any) -> WaitingCall:  # noqa: ANN401 - a driver row
@@ -85,6 +87,7 @@ class WaitingCall:
             phase=status["phase"],
             reason=scheduled.get("reason", ""),
             message=status.get("message", ""),
+            funded=transitions.is_funded({"status": status}),
         )
 
     @property
@@ -106,7 +109,7 @@ class Explanation:
     @property
     def is_news(self) -> bool:
         """Whether the call does not say so yet."""
-        return (self.call.reason, self.call.message) != (self.reason, self.message)
+        return self.call.funded and (self.call.reason, self.call.message) != (self.reason, self.message)
 
 
 async def queue_heads(

@@ -14,12 +14,16 @@ from typing import Any
 from controlplane.calls import transitions
 from controlplane.calls.book import CallBook
 from controlplane.calls.decide import Finish
+from controlplane.calls.funding import most_of_call
 from controlplane.calls.outcomes import close_row
 from controlplane.calls.rows import CALL_BY_KEY, CALL_BY_UID, PRIORITY_NEW, CallRow, CallState, key_argument
 from controlplane.calls.transitions import Ending, Phase
 from controlplane.calls.waits import WaitReason, pool_of, queue_reason, stored_message
 from controlplane.errors import ApiError, Reason
 from controlplane.kinds.quotes import bound_as
+from controlplane.ledger.limits import SpendingLimits
+from controlplane.ledger.reservations import LIMIT_ROWS, remaining
+from controlplane.settings import Settings
 from controlplane.store.contract import Document, Key, Reads, Tx
 from controlplane.store.finalizers import CALL, is_deleting, with_finalizer
 from controlplane.store.hooks import PlainHooks
@@ -30,8 +34,16 @@ _CANCELLED = Finish(phase="Cancelled", reason="Cancelled", message="the call was
 class FunctionCallHooks(PlainHooks):
     """The kind's part of each verb; documents were validated and defaulted before."""
 
+    def __init__(self, limits: SpendingLimits, settings: Settings) -> None:
+        self._limits = limits
+        self._settings = settings
+
     def reads_create(self, key: Key, document: Document) -> Reads:
-        return Reads(keys=(_function_key(key, document),))
+        function = _function_key(key, document)
+        limits = self._limits.of(function)
+        if not limits:
+            return Reads(keys=(function,))
+        return Reads(keys=(function,), loads=[(LIMIT_ROWS, limit.id) for limit in limits])
 
     def admit_create(self, tx: Tx, key: Key, document: Document) -> Document:
         """Refuse a call of a Function that is gone: it may have been deleted since admission looked."""
@@ -46,11 +58,28 @@ class FunctionCallHooks(PlainHooks):
         document = bound_as(function, document)
         if document["spec"].get("state") == "Cancelled":
             return transitions.ended(document, tx.now, Ending(finish=_CANCELLED), cost_micro_usd=0)
+        self._require_funds(tx, key, document, function)
         pool = pool_of(function)
         reason = queue_reason(pool)
         if reason is WaitReason.QUEUED:
             return document  # which says so already; nearly all calls of a busy Function come here
         return transitions.waiting(document, tx.now, reason, stored_message(reason, pool))
+
+    def _require_funds(self, tx: Tx, key: Key, document: Document, function: Document) -> None:
+        """402 when a limit has no room for the call even once all that runs has given its reservations back. One that
+        fits then waits in the queue: a map is taken as a whole and runs as far as the money reaches."""
+        limits = self._limits.of(_function_key(key, document))
+        if not limits:
+            return
+        shares = function["spec"].get("scaling", {}).get("targetConcurrency", 1)
+        needed = most_of_call(document, shares, self._settings)
+        own, inherited = document["metadata"].get("labels"), function["metadata"].get("labels")
+        labels = {**(inherited or {}), **(own or {})}
+        for limit in limits:
+            if needed and limit.blocks and limit.covers(labels):
+                left = remaining(limit, tx.rows(LIMIT_ROWS, limit.id), tx.now)
+                if left < needed:
+                    raise limit.refusal(needed, left)
 
     def created(self, tx: Tx, key: Key, document: Document) -> None:
         if transitions.is_terminal(document):

@@ -71,6 +71,8 @@ class CallRow:
     excused: bool = False
     """One of its recoveries does not count: others ran beside it, and nobody knows which of them did it."""
     charge_micro_usd: int = 0
+    reserved_micro_usd: int = 0
+    """The most that its present dispatch may cost; what limits of spending hold for it."""
     function_labels: dict[str, str] | None = None
     """Labels of its Function when it was last given to a worker: what it costs is added up by them as by its own."""
     has_workflow: bool = False

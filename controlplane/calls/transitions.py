@@ -16,6 +16,7 @@ from typing import Any
 
 from controlplane.calls.decide import Finish
 from controlplane.clock import format_time
+from controlplane.machinery.conditions import Condition, with_condition
 from controlplane.machinery.quantities import format_money
 from controlplane.store.contract import Document
 
@@ -122,6 +123,34 @@ def waiting(document: Document, now: datetime, reason: str, message: str) -> Doc
     funded = ("False", reason, message) if reason == UNFUNDED else FUNDED
     conditions = _with_funded(conditions, now, funded)
     return {**document, "status": {**status, "message": message, "conditions": conditions}}
+
+
+def unfunded(document: Document, now: datetime, message: str) -> Document:
+    """As it was, but no limit of spending has room for it now."""
+    if any(each["type"] == "Funded" and each["message"] == message for each in document["status"]["conditions"]):
+        return document
+    status = document["status"]
+    told = Condition("Funded", "False", "BudgetExceeded", message)
+    return {
+        **document,
+        "status": {**status, "message": message, "conditions": with_condition(status["conditions"], told, now)},
+    }
+
+
+def funded(document: Document, now: datetime) -> Document:
+    """As it was, but it can be paid for."""
+    status = document["status"]
+    conditions = status.get("conditions", ())
+    if not any(each["type"] == "Funded" and each["status"] == "False" for each in conditions):
+        return document
+    told = Condition("Funded", "True", "Funded", "the call can be paid for")
+    return {**document, "status": {**status, "conditions": with_condition(conditions, told, now)}}
+
+
+def is_funded(document: Document) -> bool:
+    """Whether nothing was found that keeps it from being paid for."""
+    conditions = document["status"].get("conditions", ())
+    return not any(each["type"] == "Funded" and each["status"] == "False" for each in conditions)
 
 
 def cancelling(document: Document, now: datetime) -> Document:

@@ -106,6 +106,8 @@ class WaitingClaims:
         if not self._held:
             return
         functions = {change.key for change in changes if _starts_or_stops(change)}
+        if any(_frees_money(change) for change in changes):
+            self.wake(self._held)
         # A call that was queued and handed out in one batch is no news: only its last change counts.
         last = {change.key: change for change in changes if change.key.kind == "FunctionCall"}
         for key, change in last.items():
@@ -188,11 +190,23 @@ class WaitingClaims:
             del self._by_attempt[want.claimant.attempt]
 
 
+def _frees_money(change: Change) -> bool:
+    """Whether a Budget may have room for more than before; what it has spent is in its status, and changes often."""
+    if change.key.kind != "Budget" or change.previous_fields is None:
+        return False
+    names = ("spec.limitUSD", "spec.action", "spec.scope.project")
+    return change.type is ChangeType.DELETED or any(
+        change.fields.get(name) != change.previous_fields.get(name) for name in names
+    )
+
+
 def _starts_or_stops(change: Change) -> bool:
-    """Whether a Function's `spec.state` changed; its status changes far more often and decides nothing here."""
+    """Whether a Function was started or stopped, or its cap changed; its status, which changes far more often, decides
+    nothing here."""
     if change.key.kind != "Function" or change.previous_fields is None:
         return False
-    return change.fields.get("spec.state") != change.previous_fields.get("spec.state")
+    names = ("spec.state", "spec.maxCostUSD")
+    return any(change.fields.get(name) != change.previous_fields.get(name) for name in names)
 
 
 class WakeMutation:

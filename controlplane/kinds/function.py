@@ -285,7 +285,7 @@ FUNCTION = Kind(
         Column("Max", text_at("spec.scaling.maxWorkers"), "Most workers at once.", type="integer", priority=1),
     ),
     short_names=("fn",),
-    selectable_fields=("spec.state", "status.phase", "status.reason"),
+    selectable_fields=("spec.maxCostUSD", "spec.state", "status.phase", "status.reason"),
     unoffered=UNOFFERED,
     scale=ScalePaths(wanted="spec.scaling.minWorkers", observed="status.workers.ready"),
     subresources=(

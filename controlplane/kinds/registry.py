@@ -13,6 +13,7 @@ from controlplane.kinds.api_key import API_KEY
 from controlplane.kinds.app import APP
 from controlplane.kinds.attempt import ATTEMPT
 from controlplane.kinds.billing_account import BILLING_ACCOUNT, TOP_UP
+from controlplane.kinds.budget import BUDGET
 from controlplane.kinds.event import EVENT
 from controlplane.kinds.function import FUNCTION
 from controlplane.kinds.function_call import FUNCTION_CALL
@@ -42,6 +43,7 @@ _ROWS = (
     API_KEY,
     SERVICE_ACCOUNT,
     BILLING_ACCOUNT,
+    BUDGET,
     TOP_UP,
     TRANSACTION,
     USAGE_RECORD,

@@ -8,6 +8,7 @@ with it, in the transaction that records how the dispatch ended.
 
 from __future__ import annotations
 
+import math
 from datetime import datetime, timedelta
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -23,6 +24,12 @@ def worker_seconds(started_at: datetime, ended_at: datetime) -> int:
     """
     microseconds = (ended_at - started_at) // _MICROSECOND
     return max(1, -(-microseconds // 1_000_000))
+
+
+def most_micro_usd(timeout_seconds: float, grace_seconds: float, rate_micro_usd_per_hour: int, shares: int) -> int:
+    """The most that a dispatch can be charged, in micro-USD: what is reserved for it. No dispatch is charged for more
+    than its timeout and the grace after it (`calls/outcomes.py`)."""
+    return call_charge_micro_usd(math.ceil(timeout_seconds + grace_seconds), rate_micro_usd_per_hour, shares)
 
 
 def call_charge_micro_usd(seconds: int, rate_micro_usd_per_hour: int, target_concurrency: int) -> int:

@@ -106,6 +106,7 @@ class CallRow(SQLModel, table=True):
     suspect: bool = Field(sa_column=flag_column())
     excused: bool = Field(sa_column=flag_column())
     charge_micro_usd: int = Field(sa_column=bigint_column())
+    reserved_micro_usd: int = Field(sa_column=bigint_column(default="0"))
     function_labels: dict[str, Any] | None = Field(sa_column=Column(JSONB))
     cancel_requested_at: datetime | None = Field(sa_column=time_column(nullable=True))
     let_go_at: datetime | None = Field(sa_column=time_column(nullable=True))

@@ -61,7 +61,7 @@ def where(selection: Selection, table: str, bind: Bind) -> str:
     if selection.projects is not None:
         column = _text_sql(selection.project_field, table, bind)
         parts.append(f"{column} = ANY({bind(sorted(selection.projects))}::text[])")
-    parts += [_label_sql(term, table, bind) for term in selection.labels]
+    parts += [label_condition(term, table, bind) for term in selection.labels]
     parts += [_field_sql(term, table, bind) for term in selection.fields]
     return " AND ".join(parts)
 
@@ -73,7 +73,8 @@ def _visible(selection: Selection, key: Key, fields: Mapping[str, str]) -> bool:
     return (own | dict(fields)).get(selection.project_field, "") in selection.projects
 
 
-def _label_sql(term: LabelTerm, table: str, bind: Bind) -> str:
+def label_condition(term: LabelTerm, table: str, bind: Bind) -> str:
+    """The SQL condition that says the same as a term about the column `labels` of `table`."""
     labels = f"{table}.labels"
     match term.operator:
         case LabelOperator.IN if _is_ordered(term):

@@ -216,3 +216,17 @@ async def test_commands_for_cards_say_that_none_is_taken(side: ClientSide, line:
     refused = await nodus(side, line, check=False)
     assert "PaymentsNotConfigured" in refused.stdout + refused.stderr
     assert "grant credit" in refused.stdout + refused.stderr
+
+
+async def test_budgets_are_made_shown_and_told_with_the_account(api: ServedApi, tmp_path: Path) -> None:
+    side = ClientSide(api=api, home=tmp_path, kubeconfig=tmp_path / "kubeconfig")
+    line = "create budget research --limit 2000 --period Total --scope-project default"
+    assert "budget/research created" in (await nodus(side, line)).stdout
+    await nodus(side, "create budget all --limit 300 --action Notify")
+    heading, *rows = (await nodus(side, "get budgets")).stdout.splitlines()
+    assert " ".join(heading.split()) == "NAME PERIOD LIMIT SPENT HELD REMAINING USED%"
+    assert " ".join(rows[1].split()) == "research Total 2000.00 0.00 0.00 2000.00 0%"
+    assert "action: Notify" in (await nodus(side, "get budget all -o yaml")).stdout
+    assert re.search(r"This month +\$0\.00 +budget \w+ 0 % of", (await nodus(side, "billing")).stdout)
+    await nodus(side, "delete budget research")
+    assert "research" not in (await nodus(side, "get bud")).stdout

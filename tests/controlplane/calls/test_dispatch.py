@@ -15,6 +15,7 @@ from controlplane.calls.waiting import WaitingClaims
 from controlplane.kinds.registry import KINDS
 from controlplane.resources.mutations import RaceLostError
 from controlplane.settings import Settings
+from controlplane.store.cache import ObjectCache
 from controlplane.store.changes import ChangeFeed
 from controlplane.store.writer import Writer
 from tests.fixtures.calls import Calls, MarkStarted, ScriptedWorker, succeeded
@@ -151,7 +152,11 @@ async def other_process(calls: Calls) -> AsyncIterator[Writer]:
     feed = ChangeFeed(calls.database, calls.settings)
     await feed.start()
     writer = Writer(database=calls.database, clock=calls.clock, kinds=KINDS, feed=feed, settings=calls.settings)
-    writer.add_hook(Dispatcher({}, WaitingClaims(), calls.settings))
+    writer.add_hook(
+        Dispatcher(
+            ObjectCache(calls.database, feed, frozenset({"Budget", "Function"})), WaitingClaims(), calls.settings
+        )
+    )
     await writer.start()
     yield writer
     await writer.stop()

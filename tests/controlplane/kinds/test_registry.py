@@ -13,7 +13,7 @@ from tests.fixtures.admission import NOW, ProjectInMemory, call_body, function_b
 
 ROWS = pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.kind)
 ABOUT_NO_PROJECT = {"Offering", "Organization", "Member", "APIKey", "BillingAccount", "TopUp"}
-ABOUT_MONEY = {"BillingAccount", "TopUp", "Transaction", "UsageRecord"}
+ABOUT_MONEY = {"BillingAccount", "Budget", "TopUp", "Transaction", "UsageRecord"}
 ONE_OR_NONE = {"BillingAccount", "TopUp"}
 """Kinds with at most one object, which is named and not selected."""
 READABLE_BY_ALL = {"Attempt", "Event", "Offering"}
@@ -39,6 +39,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "Organization": {"metadata": {"name": "acme"}, "spec": {}},
     "ServiceAccount": {"metadata": {"name": "ci"}, "spec": {"description": "builds"}},
     "Member": {"metadata": {"name": "ada"}, "spec": {"email": "ada@example.com"}},
+    "Budget": {"metadata": {"name": "team"}, "spec": {"limitUSD": "50"}},
 }
 WRITTEN_BY_THE_SERVER: dict[str, dict[str, Any]] = {
     "Attempt": {

@@ -1,0 +1,75 @@
+"""What the sweeper does for Budgets: what their status says, the Events of their thresholds, and what was missed.
+
+Spending is counted where it happens (`controlplane/ledger/reservations.py`); here it is told. A process may also have
+dispatched or ended a call in the moment before it heard of a new Budget: such calls are found by comparing the
+reservations with what runs, which is due whenever it is looked at, so a crash costs a turn.
+"""
+
+from __future__ import annotations
+
+from activities.chores import Chore
+from controlplane.clock import Clock
+from controlplane.ledger.budget_status import TellBudget
+from controlplane.ledger.limits import Limit, SpendingLimits, budget_limit
+from controlplane.ledger.reservations import (
+    AddReservations,
+    OpenLimit,
+    SettleDispatches,
+    ended_unnoticed,
+    limits_without_row,
+    running_unnoticed,
+)
+from controlplane.store.cache import ObjectCache
+from controlplane.store.database import Database
+from controlplane.store.writer import Writer
+
+PER_TURN = 500
+"""Calls in one commit."""
+
+
+class BudgetKeeper:
+    """The chores."""
+
+    def __init__(self, database: Database, writer: Writer, cache: ObjectCache, clock: Clock) -> None:
+        self._database = database
+        self._writer = writer
+        self._cache = cache
+        self._clock = clock
+        self._limits = SpendingLimits(cache)
+        self.chores = (
+            Chore("reconcile budgets", 5.0, self.reconcile),
+            Chore("tell budgets", 2.0, self.tell),
+        )
+
+    async def reconcile(self) -> None:
+        """Give back what is held for calls that run no more, and hold what runs unnoticed."""
+        limits = self._present_limits()
+        if not limits:
+            return
+        missing = await limits_without_row(self._database, list(limits))
+        for limit_id in missing:
+            await self._writer.write(OpenLimit(limits[limit_id], self._clock.now()))
+        more = True
+        while more:
+            ended = await ended_unnoticed(self._database, PER_TURN)
+            if ended:
+                await self._writer.write(SettleDispatches(ended))
+            more = len(ended) == PER_TURN
+        for limit in limits.values():
+            running = await running_unnoticed(self._database, limit, PER_TURN)
+            if running:
+                await self._writer.write(AddReservations(limit, running))
+
+    async def tell(self) -> None:
+        """Bring the status of each Budget to what its row says, with an Event for each threshold that it reached."""
+        for key, document in self._cache.of_kind("Budget"):
+            await self._writer.write(TellBudget(key, budget_limit(key, document)))
+
+    def _present_limits(self) -> dict[str, Limit]:
+        caps = [
+            limit
+            for key, function in self._cache.of_kind("Function")
+            if "maxCostUSD" in function["spec"]
+            for limit in self._limits.of_function(key, function)
+        ]
+        return {limit.id: limit for limit in (*self._limits.budgets(), *caps)}

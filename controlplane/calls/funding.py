@@ -1,0 +1,82 @@
+"""Whether the calls of one batch can be paid for: what they may cost, and the limits that have room for it.
+
+The `Dispatcher` asks before it hands a call out. A call for which there is no room stays in the queue, with the
+condition Funded=False; its session is passed over, so that calls which other limits cover are not held up by it. What
+the limits are is in `ledger/limits.py`, what they have left in `ledger/reservations.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from controlplane.calls.looks import Look
+from controlplane.calls.outcomes import duration_seconds
+from controlplane.calls.rows import CallRow
+from controlplane.calls.wants import Want
+from controlplane.ledger.limits import Limit
+from controlplane.ledger.pricing import most_micro_usd
+from controlplane.ledger.reservations import Reservations
+from controlplane.machinery.quantities import parse_money
+from controlplane.settings import Settings
+from controlplane.store.contract import Document
+
+
+class Funding:
+    """The limits of the Functions in demand."""
+
+    def __init__(self, limits: Mapping[str, Sequence[Limit]], reservations: Reservations, settings: Settings) -> None:
+        self._limits = limits
+        self._reservations = reservations
+        self._settings = settings
+        self._passed: dict[str, set[str]] = {}
+
+    def most(self, document: Document, wants: Sequence[Want]) -> int:
+        """The most that a dispatch of the call to any of these workers may cost, in micro-USD."""
+        shares = min((want.concurrency for want in wants), default=1)
+        return most_of_call(document, shares, self._settings)
+
+    def take(self, row: CallRow, document: Document) -> Limit | None:
+        """Reserve what the next dispatch of the call may cost; the limit that has no room for it if there is one."""
+        limits = self._limits.get(row.function_uid)
+        if not limits:
+            return None
+        labels = {**(row.function_labels or {}), **(document["metadata"].get("labels") or {})}
+        covering = [limit for limit in limits if limit.covers(labels)]
+        return self._reservations.take(covering, row.reserved_micro_usd, row.uid, row.dispatches + 1)
+
+    def give_back(self, row: CallRow) -> None:
+        """No worker took the call after all."""
+        if self._limits.get(row.function_uid):
+            self._reservations.give_back(row.uid, row.dispatches + 1)
+
+    def differs_by_call(self, function_uid: str) -> bool:
+        """Whether some limit covers a part of the Function's calls only."""
+        return any(limit.terms for limit in self._limits.get(function_uid, ()))
+
+    def pass_over(self, function_uid: str, sessions: set[str]) -> None:
+        """Leave out these sessions in what is looked at in this batch from now on."""
+        self._passed.setdefault(function_uid, set()).update(sessions)
+
+    def passed(self, function_uid: str) -> int:
+        """How many sessions of the Function are passed over."""
+        return len(self._passed.get(function_uid, ()))
+
+    def open_to(self, function_uid: str, look: Look) -> Look:
+        """The look without the sessions that are passed over."""
+        passed = self._passed.get(function_uid)
+        if not passed:
+            return look
+        return replace(look, heads=[head for head in look.heads if head.session not in passed])
+
+
+def most_of_call(document: Document, shares: int, settings: Settings) -> int:
+    """The most that one dispatch of a call may cost on a worker of so many places, in micro-USD."""
+    timeout = document["spec"].get("timeout") or settings.call_timeout_default
+    rate = parse_money(settings.worker_rate_usd_per_hour)
+    return most_micro_usd(duration_seconds(timeout), settings.deadline_grace_seconds, rate, shares)
+
+
+def waits_for(limit: Limit) -> str:
+    """What a call says that waits for room in this limit."""
+    return f"waits for money: {limit.told} has no room for what a run may cost; it goes on when the limit is raised"

@@ -1,0 +1,341 @@
+"""Reservations: the most that a dispatch may cost, taken from every limit that covers it before it starts.
+
+`Reservations` belongs to one batch. It reads what the limits have left under the lock that all writers share, so no two
+dispatches are given the same money; what it takes is written in the transaction that dispatches, and given back, less
+the charge, in the one that records the end. A process that dies between leaves neither. A limit's row begins with what
+the ledger and the running calls say, whenever it is first asked about, so nobody has to open it in time.
+
+What a process did before it heard of a new Budget is found later (`activities/budgets.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import orjson
+
+from controlplane.ledger.limits import Limit
+from controlplane.store.contract import Loader, Reads, Tx
+from controlplane.store.database import Database
+from controlplane.store.selection import label_condition
+
+if TYPE_CHECKING:
+    from controlplane.store.contract import Connection
+
+LIMIT_ROWS = Loader(
+    "spending limits",
+    "SELECT id AS key, spent_micro_usd, held_micro_usd, refused_micro_usd, period_end FROM spending_limits "
+    "WHERE id = ANY($1::text[])",
+)
+"""The row of a limit, for mutations; none before it was first asked about by a dispatch."""
+
+_ROWS = """
+SELECT id, spent_micro_usd, held_micro_usd, period_end FROM spending_limits WHERE id = ANY($1::text[])
+"""
+
+_ROLL = """
+UPDATE spending_limits SET spent_micro_usd = 0, period_start = $2, period_end = $3
+WHERE id = ANY($1::text[]) AND period_end <= $4
+"""
+
+# Labels of a call and, where it has none of that name, of its Function: `calls/funding.py` asks by the same.
+_RUNNING = """
+SELECT c.uid, c.dispatches, c.reserved_micro_usd FROM (
+    SELECT r.*, COALESCE(r.function_labels, '{}') || COALESCE(o.labels, '{}') AS labels
+    FROM calls r LEFT JOIN objects o ON o.kind = 'FunctionCall' AND o.org = r.org COLLATE "C"
+        AND o.project = r.project COLLATE "C" AND o.name = r.name COLLATE "C" AND o.uid = r.uid
+    WHERE r.state = 'running' AND r.deadline > '-infinity' AND r.reserved_micro_usd > 0
+) AS c WHERE c.org = $2 $running
+"""
+
+_OPEN = f"""
+WITH running AS ({_RUNNING}), opened AS (
+    INSERT INTO spending_limits
+        (id, org, blocks, limit_micro_usd, period_start, period_end, spent_micro_usd, held_micro_usd)
+    SELECT $1, $2, $3, $4, $5, $6, (
+        SELECT COALESCE(sum(t.amount_micro_usd), 0) FROM (
+            SELECT org, project, function_uid, amount_micro_usd, COALESCE(labels, '{{}}') AS labels
+            FROM ledger_transfers WHERE org = $2 AND kind IN ('charge', 'post') AND created_at >= $5
+        ) AS t WHERE t.org = $2 $charged
+    ), COALESCE((SELECT sum(reserved_micro_usd) FROM running), 0)
+    ON CONFLICT (id) DO NOTHING RETURNING id
+)
+INSERT INTO spending_reservations (call_uid, dispatch, limit_id, amount_micro_usd)
+SELECT r.uid, r.dispatches, o.id, r.reserved_micro_usd FROM running r CROSS JOIN opened o
+"""  # noqa: S608 - constants
+
+_SETTLE = """
+WITH ended AS (
+    DELETE FROM spending_reservations r
+    USING json_to_recordset($1::text::json) AS n (call_uid text, dispatch bigint, cost_micro_usd bigint)
+    WHERE r.call_uid = n.call_uid AND r.dispatch = n.dispatch
+    RETURNING r.limit_id, r.amount_micro_usd, n.cost_micro_usd
+)
+UPDATE spending_limits l
+SET held_micro_usd = l.held_micro_usd - s.held, spent_micro_usd = l.spent_micro_usd + s.spent
+FROM (
+    SELECT limit_id, sum(amount_micro_usd)::bigint AS held, sum(cost_micro_usd)::bigint AS spent FROM ended GROUP BY 1
+) AS s WHERE l.id = s.limit_id
+"""
+
+_RESERVE = """
+WITH taken AS (
+    INSERT INTO spending_reservations (call_uid, dispatch, limit_id, amount_micro_usd)
+    SELECT * FROM json_to_recordset($1::text::json)
+        AS n (call_uid text, dispatch bigint, limit_id text, amount_micro_usd bigint)
+    RETURNING limit_id, amount_micro_usd
+)
+UPDATE spending_limits l
+SET held_micro_usd = l.held_micro_usd + s.held, limit_micro_usd = k.limit_micro_usd, blocks = k.blocks
+FROM (SELECT limit_id, sum(amount_micro_usd)::bigint AS held FROM taken GROUP BY 1) AS s
+JOIN json_to_recordset($2::text::json) AS k (id text, limit_micro_usd bigint, blocks boolean) ON k.id = s.limit_id
+WHERE l.id = s.limit_id
+"""
+
+
+_NOTE_REFUSED = """
+UPDATE spending_limits l SET refused_micro_usd = n.amount
+FROM unnest($1::text[], $2::bigint[]) AS n (id, amount)
+WHERE l.id = n.id AND l.refused_micro_usd IS DISTINCT FROM n.amount
+"""
+"""What last did not fit: as long as no more than that is left, the limit is reached."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndedDispatch:
+    """A dispatch that ended in this batch, with what it cost."""
+
+    call_uid: str
+    dispatch: int
+    cost_micro_usd: int
+
+
+@dataclass
+class Reservations:
+    """What the limits have left in this batch, and what is taken from them."""
+
+    now: datetime
+    left: dict[str, int] = field(default_factory=dict)
+    """By limit, in micro-USD; below zero when its amount was lowered."""
+    _limits: dict[str, Limit] = field(default_factory=dict)
+    _taken: list[dict[str, object]] = field(default_factory=list)
+    _refused: dict[str, int] = field(default_factory=dict)
+
+    async def open(self, connection: Connection, limits: Iterable[Limit], ended: Sequence[EndedDispatch]) -> None:
+        """Read what these limits have left, once the dispatches that ended in this batch gave theirs back.
+
+        Limits without a row get one first, while the database still shows what ended as running: so it is in.
+        """
+        self._limits = {limit.id: limit for limit in limits}
+        rows = {row["id"]: row for row in await connection.fetch(_ROWS, list(self._limits))}
+        for limit in self._limits.values():
+            if limit.id not in rows:
+                await open_limit(connection, limit, self.now)
+        due = [row["id"] for row in rows.values() if row["period_end"] is not None and row["period_end"] <= self.now]
+        for limit_id in due:
+            await connection.execute(_ROLL, [limit_id], *self._limits[limit_id].period(self.now), self.now)
+        if ended:
+            await settle(connection, ended)
+        if ended or due or len(rows) < len(self._limits):
+            rows = {row["id"]: row for row in await connection.fetch(_ROWS, list(self._limits))}
+        for limit in self._limits.values():
+            row = rows[limit.id]
+            self.left[limit.id] = limit.limit_micro_usd - row["spent_micro_usd"] - row["held_micro_usd"]
+
+    def take(self, limits: Sequence[Limit], amount_micro_usd: int, call_uid: str, dispatch: int) -> Limit | None:
+        """Reserve the amount of all these limits; or nothing of any, and the one that it does not fit."""
+        if amount_micro_usd == 0:
+            return None
+        for limit in limits:
+            if limit.blocks and self.left[limit.id] < amount_micro_usd:
+                self._refused[limit.id] = amount_micro_usd
+                return limit
+        for limit in limits:
+            self.left[limit.id] -= amount_micro_usd
+            self._taken.append(
+                {
+                    "call_uid": call_uid,
+                    "dispatch": dispatch,
+                    "limit_id": limit.id,
+                    "amount_micro_usd": amount_micro_usd,
+                }
+            )
+        return None
+
+    def give_back(self, call_uid: str, dispatch: int) -> None:
+        """Take nothing for this dispatch after all."""
+        for taken in [each for each in self._taken if (each["call_uid"], each["dispatch"]) == (call_uid, dispatch)]:
+            self._taken.remove(taken)
+            amount = taken["amount_micro_usd"]
+            assert isinstance(amount, int), "it was taken above"
+            self.left[str(taken["limit_id"])] += amount
+
+    async def write(self, connection: Connection) -> None:
+        """Store what was taken."""
+        if self._taken:
+            known = [
+                {"id": limit.id, "limit_micro_usd": limit.limit_micro_usd, "blocks": limit.blocks}
+                for limit in self._limits.values()
+            ]
+            await connection.execute(_RESERVE, _json(self._taken), _json(known))
+        if self._refused:
+            await connection.execute(_NOTE_REFUSED, list(self._refused), list(self._refused.values()))
+
+
+async def open_limit(connection: Connection, limit: Limit, now: datetime) -> None:
+    """Make the row of a limit, with what its period has cost already and what runs now; one that is there stays."""
+    sql, arguments = opening(limit, now)
+    await connection.execute(sql, *arguments)
+
+
+def opening(limit: Limit, now: datetime) -> tuple[str, list[object]]:
+    """The statement of `open_limit`."""
+    arguments: list[object] = [
+        limit.id, limit.org, limit.blocks, limit.limit_micro_usd, *limit.period(now)
+    ]  # fmt: skip
+
+    def bind(value: object) -> str:
+        arguments.append(value)
+        return f"${len(arguments)}"
+
+    sql = _OPEN.replace("$running", _scope(limit, "c", bind)).replace("$charged", _scope(limit, "t", bind))
+    return sql, arguments
+
+
+async def settle(connection: Connection, ended: Sequence[EndedDispatch]) -> None:
+    """Give back what these dispatches had reserved, and count what they cost."""
+    await connection.execute(_SETTLE, _json([vars(each) for each in ended]))
+
+
+def remaining(limit: Limit, rows: Sequence[Mapping[str, object]], now: datetime) -> int:
+    """What a row of `LIMIT_ROWS` leaves for work once everything that runs has given back its reservation: what a new
+    call is judged by, which may wait for that."""
+    if not rows:
+        return limit.limit_micro_usd
+    ends_at, spent = rows[0]["period_end"], rows[0]["spent_micro_usd"]
+    assert isinstance(spent, int), "a column of the table"
+    is_over = isinstance(ends_at, datetime) and ends_at <= now
+    return limit.limit_micro_usd - (0 if is_over else spent)
+
+
+def reservations_of(tx: Tx) -> Reservations:
+    """Those of the batch."""
+    scratch = tx.scratch("spending")
+    if "reservations" not in scratch:
+        scratch["reservations"] = Reservations(tx.now)
+    found: Reservations = scratch["reservations"]
+    return found
+
+
+def _scope(limit: Limit, table: str, bind: Callable[[object], str]) -> str:
+    parts = [label_condition(term, table, bind) for term in limit.terms]
+    if limit.project is not None:
+        parts.append(f"{table}.project = {bind(limit.project)}")
+    if limit.function_uid is not None:
+        parts.append(f"{table}.function_uid = {bind(limit.function_uid)}")
+    return "".join(f" AND {part}" for part in parts)
+
+
+def _json(rows: object) -> str:
+    return orjson.dumps(rows).decode()
+
+
+# Found and mended apart from the batches that spend, for processes that did not know of a limit yet.
+
+_WITHOUT_ROW = """
+SELECT w.id FROM unnest($1::text[]) AS w(id) LEFT JOIN spending_limits l ON l.id = w.id WHERE l.id IS NULL
+"""
+
+_ENDED_UNNOTICED = """
+SELECT r.call_uid, r.dispatch, COALESCE(max(t.amount_micro_usd), 0)::bigint AS cost_micro_usd
+FROM spending_reservations r
+LEFT JOIN calls c ON c.uid = r.call_uid AND c.state = 'running' AND c.dispatches = r.dispatch
+LEFT JOIN ledger_transfers t ON t.id = 'charge/' || r.call_uid || '/' || r.dispatch
+WHERE c.uid IS NULL GROUP BY 1, 2 LIMIT $1
+"""
+
+_RUNNING_UNNOTICED = f"""
+SELECT n.* FROM ({_RUNNING}) AS n
+LEFT JOIN spending_reservations r ON r.call_uid = n.uid AND r.dispatch = n.dispatches AND r.limit_id = $1
+WHERE r.call_uid IS NULL LIMIT $3
+"""  # noqa: S608 - constants
+
+# It runs already, so it is held whatever that comes to: the row does not block until the next dispatch asks it to.
+_ADD = """
+WITH taken AS (
+    INSERT INTO spending_reservations (call_uid, dispatch, limit_id, amount_micro_usd)
+    SELECT c.uid, c.dispatches, $1::text, c.reserved_micro_usd
+    FROM json_to_recordset($2::text::json) AS n (uid text, dispatches bigint)
+    JOIN calls c ON c.uid = n.uid AND c.dispatches = n.dispatches AND c.state = 'running'
+    WHERE EXISTS (SELECT FROM spending_limits WHERE id = $1::text)
+    ON CONFLICT DO NOTHING RETURNING amount_micro_usd
+)
+UPDATE spending_limits SET blocks = false,
+    held_micro_usd = held_micro_usd + (SELECT COALESCE(sum(amount_micro_usd), 0) FROM taken)
+WHERE id = $1::text
+"""
+
+
+async def limits_without_row(database: Database, limit_ids: Sequence[str]) -> list[str]:
+    """Which of these limits nobody has asked about yet."""
+    return [row["id"] for row in await database.fetch(_WITHOUT_ROW, list(limit_ids))]
+
+
+async def ended_unnoticed(database: Database, limit: int) -> list[EndedDispatch]:
+    """Dispatches that hold money and run no more, with what the ledger charged for them."""
+    return [EndedDispatch(**dict(row)) for row in await database.fetch(_ENDED_UNNOTICED, limit)]
+
+
+async def running_unnoticed(database: Database, limit: Limit, count: int) -> list[dict[str, object]]:
+    """Dispatches that the limit covers, and that run without holding anything of it."""
+    arguments: list[object] = [limit.id, limit.org, count]
+
+    def bind(value: object) -> str:
+        arguments.append(value)
+        return f"${len(arguments)}"
+
+    sql = _RUNNING_UNNOTICED.replace("$running", _scope(limit, "c", bind))
+    return [{"uid": row["uid"], "dispatches": row["dispatches"]} for row in await database.fetch(sql, *arguments)]
+
+
+class OpenLimit:
+    """Makes the row of a limit (`open_limit`)."""
+
+    def __init__(self, limit: Limit, now: datetime) -> None:
+        self._statement = opening(limit, now)
+
+    def reads(self) -> Reads:
+        return Reads()
+
+    def apply(self, tx: Tx) -> None:
+        tx.execute(*self._statement)
+
+
+class SettleDispatches:
+    """Settles dispatches whose end nobody counted; one that was settled meanwhile is not settled again."""
+
+    def __init__(self, ended: Sequence[EndedDispatch]) -> None:
+        self._ended = _json([vars(each) for each in ended])
+
+    def reads(self) -> Reads:
+        return Reads()
+
+    def apply(self, tx: Tx) -> None:
+        tx.execute(_SETTLE, (self._ended,))
+
+
+class AddReservations:
+    """Holds what running dispatches may cost of a limit that they were not asked of; one that ended holds nothing."""
+
+    def __init__(self, limit: Limit, running: Sequence[Mapping[str, object]]) -> None:
+        self._limit_id = limit.id
+        self._running = _json(running)
+
+    def reads(self) -> Reads:
+        return Reads()
+
+    def apply(self, tx: Tx) -> None:
+        tx.execute(_ADD, (self._limit_id, self._running))

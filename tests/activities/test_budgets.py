@@ -1,0 +1,108 @@
+"""What the keeper of Budgets tells and mends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from activities.budgets import BudgetKeeper
+from controlplane.ledger.limits import SpendingLimits
+from controlplane.store.cache import ObjectCache
+from controlplane.store.contract import Document, Key
+from tests.controlplane.calls.test_budgets import MICRO_USD_A_SECOND, MOST, Spending, budget, create, spending
+from tests.fixtures.calls import ORG, Calls, succeeded
+
+
+class KnowsNothing:
+    """What a process has in memory that has not heard of anything yet."""
+
+    def get(self, key: Key) -> Document | None:
+        return None
+
+    def of_kind(self, kind: str) -> list[tuple[Key, Document]]:
+        return []
+
+
+@pytest.fixture
+async def keeper(calls: Calls) -> BudgetKeeper:
+    cache = ObjectCache(calls.database, calls.feed, frozenset({"Budget", "Function"}))
+    await cache.start()
+    return BudgetKeeper(calls.database, calls.writer, cache, calls.clock)
+
+
+async def told(calls: Calls) -> dict[str, Any]:
+    [row] = await calls.database.fetch("SELECT doc FROM objects WHERE kind = 'Budget' AND name = 'b'")
+    status: dict[str, Any] = orjson.loads(row["doc"])["status"]
+    return status
+
+
+async def events(calls: Calls) -> list[tuple[str, int]]:
+    rows = await calls.database.fetch("SELECT doc FROM objects WHERE kind = 'Event' AND org = $1", ORG)
+    found = [orjson.loads(row["doc"]) for row in rows]
+    return [(event["reason"], event["count"]) for event in found if event["involvedObject"]["kind"] == "Budget"]
+
+
+async def run(calls: Calls, seconds: float) -> None:
+    """A call that takes so long, on a worker of its own."""
+    [name] = await create(calls, 1)
+    worker = await calls.worker()
+    assert await worker.take() == [name]
+    calls.clock.advance(seconds)
+    await worker.claim(succeeded(name), take=0)
+
+
+async def test_a_status_tells_what_is_spent_held_and_left_and_each_threshold_once(
+    calls: Calls, keeper: BudgetKeeper
+) -> None:
+    await calls.function()
+    await budget(calls, MOST + 400, thresholds=[10, 20])
+    await keeper.tell()
+    status = await told(calls)
+    assert (status["spentUSD"], status["remainingUSD"], status["percentUsed"]) == ("0.00", "0.0012", 0)
+    assert status["currentPeriod"] == {"startTime": "2026-11-29T11:00:00Z"}
+    await run(calls, 15)
+    for _ in range(2):
+        await keeper.tell()
+    status = await told(calls)
+    assert (status["spentUSD"], status["percentUsed"], status["notifiedThresholds"]) == ("0.00015", 12, [10])
+    assert await events(calls) == [("BudgetThresholdReached", 1)]
+    assert [each["status"] for each in status["conditions"]] == ["False"]
+    # Two wait: one runs, and there is no room for the other.
+    await create(calls, 2)
+    workers = [await calls.worker(), await calls.worker()]
+    assert [len(await worker.take()) for worker in workers] == [1, 0]
+    for _ in range(2):
+        await keeper.tell()
+    status = await told(calls)
+    assert (status["heldUSD"], status["remainingUSD"]) == ("0.0008", "0.00025")
+    [exceeded] = status["conditions"]
+    assert (exceeded["type"], exceeded["status"], exceeded["reason"]) == ("Exceeded", "True", "LimitReached")
+    [(_, count)] = await events(calls)
+    assert count == 2
+
+
+async def test_what_a_process_did_before_it_heard_of_a_budget_is_counted(calls: Calls, keeper: BudgetKeeper) -> None:
+    await calls.function()
+    names = await create(calls, 2)
+    await budget(calls, 10 * MOST)
+    await keeper.reconcile()
+    # A process that does not know the Budget yet dispatches and ends calls as if there was none.
+    knowing, ignorant = calls.dispatcher._limits, SpendingLimits(KnowsNothing())
+    calls.dispatcher._limits = ignorant
+    worker, other = await calls.worker(), await calls.worker()
+    await worker.take()
+    await other.take()
+    calls.dispatcher._limits = knowing
+    assert await spending(calls) == Spending(0, 0)
+    await keeper.reconcile()
+    assert await spending(calls) == Spending(0, 2 * MOST)
+    calls.clock.advance(7)
+    calls.dispatcher._limits = ignorant
+    await worker.claim(succeeded(names[0]), take=0)
+    calls.dispatcher._limits = knowing
+    assert await spending(calls) == Spending(0, 2 * MOST)
+    for _ in range(2):
+        await keeper.reconcile()
+    assert await spending(calls) == Spending(7 * MICRO_USD_A_SECOND, MOST)
