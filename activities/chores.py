@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 
 @dataclass(frozen=True)
@@ -13,3 +14,10 @@ class Chore:
     name: str
     every_seconds: float
     do: Callable[[], Awaitable[None]]
+
+
+class Keeper(Protocol):
+    """Who brings chores of a matter of its own."""
+
+    @property
+    def chores(self) -> Sequence[Chore]: ...

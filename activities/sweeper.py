@@ -15,16 +15,10 @@ from datetime import UTC, datetime, timedelta
 import structlog
 
 from activities.attempts import AttemptActivities
-from activities.budgets import BudgetKeeper
-from activities.chores import Chore
+from activities.chores import Chore, Keeper
 from activities.departures import Departures
 from activities.engine import Engine, EngineUnavailableError
-from activities.funds_keeper import FundsKeeper
-from activities.key_uses import KeyUses
-from activities.ledger_keeper import LedgerKeeper
-from activities.offerings import OfferingKeeper
 from activities.queue_explainer import QueueExplainer
-from activities.retention import Retention
 from activities.run_call_contract import CallReference
 from activities.run_worker_contract import NODE_LOST, PLATFORM_AWAY
 from controlplane.apps.expiry import expires_at
@@ -77,12 +71,7 @@ class Sweeper:
         deleter: Deleter,
         departures: Departures,
         attempts: AttemptActivities,
-        retention: Retention,
-        ledger: LedgerKeeper,
-        funds: FundsKeeper,
-        budgets: BudgetKeeper,
-        offerings: OfferingKeeper,
-        key_uses: KeyUses,
+        keepers: Sequence[Keeper],
         explainer: QueueExplainer,
         settings: Settings,
         clock: Clock,
@@ -114,12 +103,7 @@ class Sweeper:
             Chore("wake silent workflows", 10.0, self.wake_silent_workflows),
             Chore("explain late decisions", 5.0, explainer.explain_late_decisions),
             Chore("collect garbage", 30.0, self.collect_garbage),
-            *ledger.chores,
-            *funds.chores,
-            *budgets.chores,
-            *offerings.chores,
-            *key_uses.chores,
-            *retention.chores,
+            *(chore for keeper in keepers for chore in keeper.chores),
         )
 
     async def run(self) -> None:

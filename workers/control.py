@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
 import structlog
@@ -24,6 +24,7 @@ from activities.attempts import AttemptActivities
 from activities.autoscaler import Autoscaler
 from activities.budgets import BudgetKeeper
 from activities.calls import CallActivities
+from activities.chores import Keeper
 from activities.controller_contract import ControllerName
 from activities.controllers import ControllerActivities, ControllerLoop, Together
 from activities.departures import Departures
@@ -172,12 +173,7 @@ class Control:
             deleter=deleter,
             departures=departures,
             attempts=attempts,
-            retention=_retention(core),
-            ledger=LedgerKeeper(database, writer, clock),
-            funds=FundsKeeper(database, writer, funding, clock),
-            budgets=BudgetKeeper(database, writer, cache, clock),
-            offerings=OfferingKeeper(database, writer, clock, core.books),
-            key_uses=KeyUses(database, writer),
+            keepers=_keepers(core, funding),
             explainer=explainer,
             settings=settings,
             clock=clock,
@@ -198,15 +194,24 @@ class Control:
         self.keeper = EngineKeeper(database=database, writer=writer, engine=engine, attempts=attempts)
 
 
-def _retention(core: Core) -> Retention:
-    return Retention(
-        database=core.database,
-        cache=core.cache,
-        deleter=core.resources.deleter,
-        blobs=core.blobs,
-        sealer=core.sealer,
-        settings=core.settings,
-        clock=core.clock,
+def _keepers(core: Core, funding: FundingRules) -> Sequence[Keeper]:
+    """Who brings the sweeper chores."""
+    database, writer, clock = core.database, core.writer, core.clock
+    return (
+        LedgerKeeper(database, writer, clock),
+        FundsKeeper(database, writer, funding, clock),
+        BudgetKeeper(database, writer, core.cache, clock),
+        OfferingKeeper(database, writer, clock, core.books),
+        KeyUses(database, writer),
+        Retention(
+            database=database,
+            cache=core.cache,
+            deleter=core.resources.deleter,
+            blobs=core.blobs,
+            sealer=core.sealer,
+            settings=core.settings,
+            clock=clock,
+        ),
     )
 
 
