@@ -58,7 +58,10 @@ async def until_full(world: ControlWorld) -> list[Document]:
 
 async def test_of_many_queued_calls_few_have_a_workflow_and_each_session_its_share(crowded: ControlWorld) -> None:
     calls = await until_full(crowded)
-    assert Counter(call["session"] for call in calls) == {"big": OPEN_MAX // 2, "small": OPEN_MAX // 2}
+    shares = Counter(call["session"] for call in calls)
+    # A round begins anew while starts of the one before are still on their way, so one session may be one ahead.
+    assert shares.total() == OPEN_MAX
+    assert abs(shares["big"] - shares["small"]) <= 2
     [first, *_] = sorted(call["name"] for call in calls)
     await crowded.change("FunctionCall", first, _cancel)
     # The starter looks again when the end of that one is told, and fills its place only.
