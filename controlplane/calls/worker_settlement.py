@@ -106,7 +106,7 @@ class RenewFunds:
 
     def apply(self, tx: Tx) -> bool:
         account = present_account(tx, self._key.name)
-        if account is None or account.look_at > tx.now:
+        if account is None or not account.is_due(tx.now):
             return False
         book = CallBook.of(tx)
         loaded, held = claimant_rows(tx.rows(CLAIMANT, self._key.name))

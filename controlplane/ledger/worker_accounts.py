@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from controlplane.ledger.holds import HoldOrder, holdable, place, release
-from controlplane.ledger.pricing import FLAT_BOOK
+from controlplane.ledger.pricing import FLAT_BOOK, call_charge_micro_usd
 from controlplane.ledger.transfers import Subject
 from controlplane.ledger.worker_costs import Terms
 from controlplane.machinery.quantities import parse_money
@@ -106,6 +106,16 @@ class WorkerAccount:
         """What was agreed for it."""
         return Terms(rate_micro_usd_per_hour=self.rate_micro_usd_per_hour, shares=self.shares, restores=self.restores)
 
+    def is_due(self, now: datetime) -> bool:
+        """Whether it must hold again: its window is nearly over, or its calls were charged more than it holds.
+
+        Every call pays for a second at least, so a burst of short ones costs more than the worker does in that time.
+        """
+        calls_micro_usd = call_charge_micro_usd(
+            max(0, self.call_seconds - self.settled_call_seconds), self.rate_micro_usd_per_hour, self.shares
+        )
+        return self.look_at <= now or calls_micro_usd > self.held_micro_usd
+
     @property
     def hold_id(self) -> str:
         """The id of its present hold in the ledger."""
@@ -166,7 +176,12 @@ _SAVE = f"""
 UPDATE worker_accounts SET {", ".join(f"{name} = ${n}" for n, name in enumerate(_SETTLED, 2))} WHERE uid = $1
 """  # noqa: S608 - constants
 
-_DUE = "SELECT uid, org, project FROM worker_accounts WHERE look_at <= $1 ORDER BY look_at LIMIT $2"
+# The same as `WorkerAccount.is_due`. There is a row for each worker that lives, so all may be looked at.
+_DUE = """
+SELECT uid, org, project FROM worker_accounts
+WHERE look_at <= $1 OR (call_seconds - settled_call_seconds) * rate_micro_usd_per_hour > held_micro_usd * 3600 * shares
+ORDER BY look_at LIMIT $2
+"""
 
 
 @dataclass(frozen=True, kw_only=True)

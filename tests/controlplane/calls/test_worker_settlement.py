@@ -261,3 +261,25 @@ async def test_a_function_that_was_quoted_a_rate_pays_no_more_for_its_workers(ca
     assert (await paid.balance()).held_micro_usd == 1_650
     await paid.end(worker, WorkerEnd(outcome="Exited", exit_code=1))
     assert await paid.total() == 550
+
+
+async def test_short_calls_that_cost_more_than_their_worker_holds_are_not_run_on_credit(
+    calls: Calls, paid: PaidWorkers
+) -> None:
+    short = paid.with_rules(hold_seconds=20, hold_seconds_min=5, renew_seconds=1)
+    await set_floor(calls.database, ORG, 0)
+    await calls.writer.write(GrantCredit(ORG, "welcome", 400, ""))
+    worker = await short.ready()
+    names = await calls.create(*["a"] * 100)
+    ran = 0
+    for _ in names:
+        for name in await worker.take():
+            calls.clock.advance(0.1)
+            await worker.claim(succeeded(name), take=0)
+            ran += 1
+        await short.keeper.renew()
+    # Each costs 5 micro-USD, and 50 must be left for the shortest hold.
+    assert 70 <= ran <= 80
+    assert (await draining(calls))[:2] == (True, "Unfunded")
+    assert (await short.balance()).charged_micro_usd <= 400
+    assert len(await short.entries("hold")) == 2
