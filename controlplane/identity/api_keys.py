@@ -97,8 +97,10 @@ class ApiKeyHooks(PlainHooks):
         opened = self._sealer.open(metadata["uid"], 0, b64decode(sealed))
         return orjson.dumps(_with_token(document, opened[_TOKEN].decode()))
 
-    def removed(self, tx: Tx, key: Key, document: Document) -> None:
+    def deleting(self, tx: Tx, key: Key, document: Document) -> Document:
+        """The key ends when its delete is asked, whatever finalizers still hold its object."""
         tx.execute(_DELETE, (document["metadata"]["uid"],))
+        return document
 
     def _sealed(self, uid: str, token: str) -> str:
         return b64encode(self._sealer.seal(uid, 0, {_TOKEN: token.encode()})).decode()

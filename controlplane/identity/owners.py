@@ -53,10 +53,7 @@ class MemberHooks(PlainHooks):
     def deleting(self, tx: Tx, key: Key, document: Document) -> Document:
         _require_another_owner(tx, key, document)
         _note_role(tx, key, document["metadata"]["uid"], None)
-        return document
-
-    def removed(self, tx: Tx, key: Key, document: Document) -> None:
-        remove_owner(tx, document["metadata"]["uid"])
+        return _ended(tx, document)
 
 
 class ServiceAccountHooks(PlainHooks):
@@ -73,8 +70,8 @@ class ServiceAccountHooks(PlainHooks):
             tx.execute(_BOUND, (old["metadata"]["uid"], None, scopes))
         return new
 
-    def removed(self, tx: Tx, key: Key, document: Document) -> None:
-        remove_owner(tx, document["metadata"]["uid"])
+    def deleting(self, tx: Tx, key: Key, document: Document) -> Document:
+        return _ended(tx, document)
 
 
 def add_member(tx: Tx, key: Key, document: Document) -> None:
@@ -82,12 +79,6 @@ def add_member(tx: Tx, key: Key, document: Document) -> None:
     uid, role = document["metadata"]["uid"], document["spec"]["role"]
     tx.execute(_INSERT, (uid, key.org, key.kind, key.name, document["status"]["user"], role, None))
     _note_role(tx, key, uid, role)
-
-
-def remove_owner(tx: Tx, uid: str) -> None:
-    """End whatever the owner's credentials could do."""
-    tx.execute(_DELETE, (uid,))
-    tx.execute(_DELETE_TOKENS, (uid,))
 
 
 def owners_of(tx: Tx, org: str) -> set[str]:
@@ -101,6 +92,14 @@ def owners_of(tx: Tx, org: str) -> set[str]:
 def owners_read(org: str) -> tuple[Loader, str]:
     """What `owners_of` needs loaded."""
     return _OWNERS, org
+
+
+def _ended(tx: Tx, document: Document) -> Document:
+    """End whatever the owner's credentials could do as soon as the delete is asked: a finalizer may hold the object."""
+    uid = document["metadata"]["uid"]
+    tx.execute(_DELETE, (uid,))
+    tx.execute(_DELETE_TOKENS, (uid,))
+    return document
 
 
 def _reads(key: Key) -> Reads:

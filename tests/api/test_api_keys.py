@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import httpx
@@ -178,3 +179,21 @@ async def test_a_key_ends_when_it_said(project: ServedApi) -> None:
         return (await project.client.get("/auth/whoami", headers=headers)).status_code == 401
 
     await eventually(is_unknown, within=60)
+
+
+async def test_a_finalizer_keeps_the_object_of_a_deleted_key_or_member_but_not_the_key(project: ServedApi) -> None:
+    name, theirs = await member(project, "Member")
+    key_name, headers = await made(project, theirs)
+    _, other = await made(project, theirs)
+    held = {"metadata": {"finalizers": ["example.com/hold"]}}
+
+    async def is_ended(of: dict[str, str]) -> bool:
+        return (await project.client.get("/auth/whoami", headers=of)).status_code == 401
+
+    for path, of in ((f"{KEYS}/{key_name}", headers), (f"{ROOT}/members/{name}", other)):
+        changed = await project.client.patch(path, json=held, headers={"Content-Type": "application/merge-patch+json"})
+        assert changed.status_code == 200, changed.text
+        assert "deletionTimestamp" in (await project.client.delete(path)).json()["metadata"]
+        await eventually(partial(is_ended, of), within=60)
+        assert (await project.client.get(path)).status_code == 200
+    assert (await create(project, member=name)).status_code == 403
