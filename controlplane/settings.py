@@ -189,6 +189,13 @@ class Settings(EdgeSettings, FundingSettings):
         description="A node isolated less than this refuses to start. Strong: a user for each worker and hard limits, "
         "by root and control groups; demand it when strangers share a host. Standard is one of these, basic neither.",
     )
+    accelerators_offered: tuple[str, ...] = Field(
+        default=(),
+        description='Accelerators that Functions may ask for, in a JSON list, as `["H100"]`: what every node has.',
+    )
+    nvml_module: str = Field(
+        default="pynvml", description="Python module by which a node asks for its accelerators; of nvidia-ml-py."
+    )
     worker_pids_max: int = Field(default=1_024, description="Processes and threads of one worker.")
     worker_memory_bytes_max: int = Field(
         default=0, description="Hard limit of one worker's memory; 0 leaves it to the limit of all."

@@ -78,6 +78,12 @@ class Inventory:
     """Files of the driver that every worker with an accelerator needs."""
     missing: str | None = None
 
+    @property
+    def told(self) -> str:
+        """In words, for a log."""
+        names = ", ".join(gpu.name for gpu in self.gpus) or "none"
+        return f"{names} ({self.missing})" if self.missing else names
+
 
 class GpuUnavailableError(Exception):
     """There are no such accelerators, or not now: `busy` tells that this host has them and others use them."""
@@ -110,7 +116,7 @@ class GpuLease:
             os.close(descriptor)
 
 
-NO_GPUS = GpuLease(gpus=(), mounts=(), descriptors=())
+NO_LEASE = GpuLease(gpus=(), mounts=(), descriptors=())
 """Of a worker that asks for none."""
 
 
@@ -170,6 +176,10 @@ class Gpus:
         has = f"this host has {len(self.inventory.gpus)} of {', '.join(names)}" if names else "this host has none"
         why = f" ({self.inventory.missing})" if self.inventory.missing else ""
         return f"`spec.resources.gpu` asks for {request}, and {has}{why}"
+
+
+NO_GPUS = Gpus(Inventory(), folder=LEASE_FOLDER)
+"""Of a host that was not asked."""
 
 
 def read_inventory(own_folder: Path, module: str = "pynvml", devices: Path = _DEVICES) -> Gpus:

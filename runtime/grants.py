@@ -7,7 +7,7 @@ import contextlib
 from runtime.cgroups import Limits
 from runtime.disks import scratch_bytes
 from runtime.environments import Environment
-from runtime.gpus import NO_GPUS, GpuLease, Gpus
+from runtime.gpus import NO_LEASE, GpuLease, Gpus
 from runtime.host import HostLimits
 from runtime.plans import StartPlan, WorkerPlan
 from runtime.templates import Template, worker_template
@@ -37,7 +37,7 @@ def granted_template(plan: WorkerPlan, environment: Environment, limits: HostLim
 def lease_gpus(plan: WorkerPlan, gpus: Gpus, stack: contextlib.AsyncExitStack) -> GpuLease:
     """The accelerators that the plan asks for, none if none; given back with `stack`. Raises GpuUnavailableError."""
     if plan.gpus is None:
-        return NO_GPUS
+        return NO_LEASE
     lease = gpus.lease(plan.gpus)
     stack.callback(lease.release)
     return lease

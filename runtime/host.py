@@ -23,7 +23,7 @@ from runtime.cgroups import Cgroups, Limits, open_cgroups
 from runtime.egress.gate import EgressGate
 from runtime.egress.limits import EgressSettings
 from runtime.environments import Environment, Environments, Progress
-from runtime.gpus import Gpus, read_inventory
+from runtime.gpus import NO_GPUS, Gpus
 from runtime.images import ImageStore
 from runtime.logs import LogLimits
 from runtime.package_indexes import IndexSettings, PackageIndexes
@@ -159,11 +159,11 @@ async def open_host(
     environ: Mapping[str, str],
     limits: HostLimits,
     reach: Callable[[str], None] = lambda point: None,
-    gpus: Gpus | None = None,
+    gpus: Gpus = NO_GPUS,
 ) -> Host:
     """Take `directory` for this node process and make the host ready.
 
-    `gpus` are what it may give out, by default what NVML finds. `reach` is told each point of a start at which this
+    `gpus` are what it may give out. `reach` is told each point of a start at which this
     process might die and leave half of it (docs/faults.md).
     Raises SandboxUnavailableError when this host cannot confine workers, HostInUseError when another node has the
     folder.
@@ -201,7 +201,7 @@ async def open_host(
             api=ApiPool(api_url),
             egress=EgressGate(tools, interpreter, cgroups, limits.egress),
             indexes=PackageIndexes(uv, environ, limits.indexes),
-            gpus=gpus if gpus is not None else await asyncio.to_thread(read_inventory, directory / "gpus"),
+            gpus=gpus,
             limits=limits,
             lock=lock,
             reach=reach,

@@ -29,6 +29,7 @@ from controlplane import failpoints
 from controlplane.settings import Settings
 from runtime.egress.limits import EgressLimits, EgressSettings
 from runtime.environments import EnvironmentFailedError
+from runtime.gpus import read_inventory
 from runtime.host import Host, HostLimits, open_host
 from runtime.image_builder import BuildLimits, ImageBuilder
 from runtime.logs import LogLimits
@@ -67,6 +68,7 @@ async def run_node(settings: Settings) -> None:
         environ=os.environ,
         limits=host_limits(settings),
         reach=failpoints.reach,
+        gpus=await asyncio.to_thread(read_inventory, settings.data_dir / "node" / "gpus", settings.nvml_module),
     )
     try:
         async with _node_api(settings) as api:
@@ -113,7 +115,13 @@ async def _serve(
         max_heartbeat_throttle_interval=CANCEL_LATENCY,
         default_heartbeat_throttle_interval=CANCEL_LATENCY,
     )
-    log.info("node ready", node=settings.node_name, guarantees=host.guarantees.to_json(), lost_workers=lost)
+    log.info(
+        "node ready",
+        node=settings.node_name,
+        guarantees=host.guarantees.to_json(),
+        accelerators=host.gpus.inventory.told,
+        lost_workers=lost,
+    )
     serving = asyncio.create_task(worker.run())
     await asyncio.wait((serving, stopped), return_when=asyncio.FIRST_COMPLETED)
     if stop.is_set():

@@ -20,6 +20,7 @@ from controlplane.clock import Clock
 from controlplane.identity.api_keys import ApiKeyHooks
 from controlplane.identity.owners import MemberHooks, ServiceAccountHooks
 from controlplane.identity.tokens import TokenHasher
+from controlplane.kinds.accelerators import offer_accelerators
 from controlplane.kinds.registry import KINDS
 from controlplane.ledger.budget_hooks import BudgetHooks
 from controlplane.ledger.limits import SpendingLimits
@@ -65,6 +66,7 @@ class Core:
 async def open_core(settings: Settings) -> AsyncIterator[Core]:
     """Open the store; on the way out what waits is committed first."""
     failpoints.watch_folder(settings.failpoints_dir)
+    offer_accelerators(settings.accelerators_offered)
     books = load_books(settings.pricebook_file) if settings.pricebook_file is not None else ()
     database = Database(settings.database_url, settings.database_pool_size)
     clock = DatabaseClock(database)

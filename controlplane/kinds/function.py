@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 
 from controlplane.errors import ApiError, Cause, Reason, invalid, told
+from controlplane.kinds.accelerators import are_offered
 from controlplane.kinds.catalog import CATALOG_ADVICE, is_offered
 from controlplane.kinds.charge_views import FunctionChargesStatus
 from controlplane.kinds.function_models import FunctionSpec, FunctionStatus
@@ -233,8 +234,8 @@ UNOFFERED = (
     Unoffered("spec.connections", _uses("connections"), "Leave `connections` out; use Secrets."),
     Unoffered(
         "spec.resources.gpu",
-        _uses("resources.gpu"),
-        "Leave `gpu` out; this host offers no accelerators.",
+        lambda spec: "gpu" in spec["resources"] and not are_offered(spec["resources"]["gpu"]),
+        "Leave `gpu` out, or have the operator offer such accelerators (`accelerators_offered`).",
         has_price=True,
     ),
     Unoffered("spec.placement.pool", _uses("placement.pool"), "Leave `pool` out; workers run on this host."),

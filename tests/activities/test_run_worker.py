@@ -161,6 +161,22 @@ async def test_a_worker_runs_with_what_the_lease_says_and_drains_when_the_activi
     assert api.phases == ["Preparing", "Starting", "Ready", "Draining"]
 
 
+@pytest.fixture
+def accelerated(api: ScriptedApi) -> None:
+    """The lease of a Function that asks for accelerators which no host has; there before the node is."""
+    wanted = {"type": ["Z9000"], "count": 2, "minMemory": "80Gi", "interconnect": "NVLink", "exact": True}
+    api.leased["resources"] = {"gpu": wanted}
+
+
+async def test_a_worker_that_asks_for_accelerators_is_told_what_its_host_has(
+    accelerated: None, handle: WorkflowHandle[Any, Any]
+) -> None:
+    result: WorkerExit = await handle.result()
+    assert result.outcome == NOT_STARTED
+    asked = "2 of Z9000! with 81920 MiB, joined by NVLink"
+    assert result.message.startswith(f"`spec.resources.gpu` asks for {asked}, and this host has ")
+
+
 async def test_a_worker_that_goes_on_is_killed_when_the_control_process_asks(
     api: ScriptedApi, handle: WorkflowHandle[Any, Any]
 ) -> None:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from controlplane.errors import ApiError, Reason
+from controlplane.kinds.accelerators import offer_accelerators
 from controlplane.kinds.registry import KINDS
 from controlplane.machinery.kind import Document
 from controlplane.machinery.validation import judged_spec, validated_spec
@@ -271,6 +273,26 @@ def test_what_is_not_offered_names_its_field_and_another_way(field: str, value: 
     found = causes(error, Reason.UNSUPPORTED)
     assert set(found) == {told}
     assert error.value.fix in found[told].message
+
+
+@pytest.fixture
+def offered() -> Iterator[None]:
+    """A deployment with two kinds of accelerators."""
+    offer_accelerators(["H100", "NVIDIA A100-SXM4-80GB"])
+    yield
+    offer_accelerators(())
+
+
+@pytest.mark.usefixtures("offered")
+@pytest.mark.parametrize("gpu", ["H100", "h100:2", "B200", "A100", "a100 80gb"])
+def test_an_accelerator_that_is_offered_may_be_asked_for(gpu: str) -> None:
+    spec = function_spec(resources={"gpu": {"type": ["T4", gpu.partition(":")[0]], "count": 1}})
+    if gpu == "B200":
+        with pytest.raises(ApiError) as error:
+            validated_spec(FUNCTION, spec)
+        assert set(causes(error, Reason.UNSUPPORTED)) == {"spec.resources.gpu"}
+    else:
+        assert validated_spec(FUNCTION, spec)["resources"]["gpu"]["count"] == 1
 
 
 @pytest.mark.parametrize("field", ["volumes", "connections", "sidecars", "imagePullSecrets", "env", "secrets"])
