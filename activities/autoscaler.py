@@ -229,7 +229,7 @@ class Autoscaler:
             self._workers.live(list(revisions)),
             self._workers.start_records(revisions),
             self._workers.node_load(self._settings.node_name),
-            function_funds(self._database, self._funding, documents),
+            function_funds(self._database, self._funding, documents, self._cache, self._clock.now()),
         )
         lacking = False
         telling = []

@@ -60,6 +60,8 @@ class CallBook:
         self._work: dict[str, CallWork] = {}
         self._unwritten_work: dict[str, CallWork] = {}
         self._empty_queues: set[str] = set()
+        self.workers_cost: dict[Key, int] = {}
+        """By Function, what this batch charged for its workers beyond their calls, in micro-USD."""
         self.history = DispatchHistory()
         self.deferred: list[Deferred] = []
         self.claimable: set[str] = set()
@@ -129,6 +131,8 @@ class CallBook:
     def charge_worker(self, account: WorkerAccount, micro_usd: int) -> None:
         """Add what a worker itself cost to the tally of its Function."""
         self._charges.setdefault(account.function_uid, _Charged(account)).micro_usd += micro_usd
+        key = Key("Function", account.org, account.project, account.function)
+        self.workers_cost[key] = self.workers_cost.get(key, 0) + micro_usd
 
     def work(self, attempt_uid: str, work: CallWork) -> None:
         """Note in the account of a worker, if it has one, what a dispatch took of it."""

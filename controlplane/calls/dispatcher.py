@@ -29,7 +29,7 @@ from controlplane.calls.selection import OBJECT_PREFIX, engine_lag, look, look_s
 from controlplane.calls.waiting import WaitingClaims
 from controlplane.calls.wants import Want
 from controlplane.clock import format_time_micro
-from controlplane.ledger.limits import Documents, SpendingLimits
+from controlplane.ledger.limits import Documents, Limit, SpendingLimits
 from controlplane.ledger.reservations import EndedDispatch, reservations_of
 from controlplane.settings import Settings
 from controlplane.store.contract import Document, Key, Tx
@@ -70,7 +70,7 @@ class Dispatcher:
                 apply(tx)
         ended = book.ended_dispatches()
         demand = self._demand(book, frees_money=bool(ended))
-        funding = await self._funding(tx, connection, ended, demand)
+        funding = await self._funding(tx, connection, book, ended, demand)
         if demand:
             await self._serve(tx, connection, book, demand, funding)
         await reservations_of(tx).write(connection)
@@ -89,6 +89,7 @@ class Dispatcher:
         self,
         tx: Tx,
         connection: Connection,
+        book: CallBook,
         ended: Mapping[Key, Sequence[EndedDispatch]],
         demand: Mapping[str, Sequence[Want]],
     ) -> Funding:
@@ -97,10 +98,22 @@ class Dispatcher:
         limits = {uid: self._limits.of(wants[0].claimant.function_key) for uid, wants in demand.items()}
         touched = [limit for key in ended for limit in self._limits.of(key)]
         touched += [limit for found in limits.values() for limit in found]
+        beside = self._beside_calls(book)
         reservations = reservations_of(tx)
-        if touched:
-            await reservations.open(connection, touched, [each for found in ended.values() for each in found])
+        if touched or beside:
+            dispatches = [each for found in ended.values() for each in found]
+            await reservations.open(connection, [*touched, *(limit for limit, _ in beside)], dispatches, beside)
         return Funding(limits, reservations, self._settings)
+
+    def _beside_calls(self, book: CallBook) -> list[tuple[Limit, int]]:
+        """What workers cost in this batch beyond their calls, by limit that covers their Function. It is not reserved:
+        it is counted, so that less is left for calls."""
+        return [
+            (limit, micro_usd)
+            for key, micro_usd in book.workers_cost.items()
+            for limit in self._limits.of(key)
+            if limit.covers(self._function_labels(key) or {})
+        ]
 
     def _demand(self, book: CallBook, *, frees_money: bool) -> dict[str, list[Want]]:
         """Wishes by Function that may be served now: those of this batch, and held ones whose Function has news, or

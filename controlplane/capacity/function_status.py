@@ -180,7 +180,7 @@ def _funded_condition(seen: Observation, generation: int) -> Condition:
     needed, left = format_money(seen.funds.needed_micro_usd), format_money(seen.funds.available_micro_usd or 0)
     message = (
         f"a worker holds {needed} USD at least before it starts and {left} USD are available; calls stay queued and go "
-        "on when the organisation is granted credit or other workers release what they hold"
+        "on when credit is granted, a limit is raised or other workers release what they hold"
     )
     return Condition("Funded", "False", "InsufficientCredits", message, generation)
 

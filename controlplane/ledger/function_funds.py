@@ -13,6 +13,8 @@ from datetime import datetime
 from typing import Any
 
 from controlplane.ledger.accounts import BALANCE, balance_of
+from controlplane.ledger.limits import Documents, SpendingLimits
+from controlplane.ledger.reservations import left_for_workers
 from controlplane.ledger.worker_accounts import FundingRules
 from controlplane.store.contract import Document, Key
 from controlplane.store.database import Database
@@ -63,17 +65,24 @@ UNPRICED = FunctionFunds()
 
 
 async def function_funds(
-    database: Database, rules: FundingRules, functions: Mapping[Key, Document]
+    database: Database,
+    rules: FundingRules,
+    functions: Mapping[Key, Document],
+    known: Documents,
+    now: datetime,
 ) -> dict[str, FunctionFunds]:
-    """How these Functions are funded, by uid."""
+    """How these Functions are funded, by uid; `known` has the Budgets."""
     orgs: dict[str, str] = {function["metadata"]["uid"]: key.org for key, function in functions.items()}
     if not rules.rate_micro_usd_per_hour:
         return dict.fromkeys(orgs, UNPRICED)
     uids = list(orgs)
-    held, sums, balances = await asyncio.gather(
+    limits = SpendingLimits(known)
+    covering = {function["metadata"]["uid"]: limits.blocking(key, function) for key, function in functions.items()}
+    held, sums, balances, left = await asyncio.gather(
         database.fetch(_HELD, uids),
         database.fetch(SEGMENTS, uids),
         database.fetch(BALANCE.sql, list(set(orgs.values()))),
+        left_for_workers(database, covering, now),
     )
     holds = {record["function_uid"]: record for record in held}
     available = {record["key"]: balance_of(dict(record)).holdable_micro_usd for record in balances}
@@ -85,11 +94,16 @@ async def function_funds(
             held_micro_usd=holds[uid]["held_micro_usd"] if uid in holds else 0,
             funded_until=holds[uid]["funded_until"] if uid in holds else None,
             needed_micro_usd=rules.least_micro_usd,
-            available_micro_usd=available[org],
+            available_micro_usd=_least(available[org], left[uid]),
             segments=segments.get(uid, {}),
         )
         for uid, org in orgs.items()
     }
+
+
+def _least(*amounts: int | None) -> int | None:
+    """The least of those that limit something."""
+    return min((amount for amount in amounts if amount is not None), default=None)
 
 
 def segment_sum(record: Any) -> SegmentSum:  # noqa: ANN401 - a driver row

@@ -90,6 +90,11 @@ class SpendingLimits:
         """What limits the Function at this key, as its document is known here."""
         return self.of_function(key, self.documents.get(key))
 
+    def blocking(self, key: Key, function: Document) -> list[Limit]:
+        """Those that block all work of the Function when they are reached."""
+        labels = function["metadata"].get("labels") or {}
+        return [limit for limit in self.of_function(key, function) if limit.blocks and limit.covers(labels)]
+
     def budgets(self) -> list[Limit]:
         """All Budgets; those that go away are forgotten."""
         documents = self.documents.of_kind("Budget")

@@ -96,6 +96,8 @@ WHERE l.id = s.limit_id
 """
 
 
+_SPEND = "UPDATE spending_limits SET spent_micro_usd = spent_micro_usd + $2 WHERE id = $1"
+
 _NOTE_REFUSED = """
 UPDATE spending_limits l SET refused_micro_usd = n.amount
 FROM unnest($1::text[], $2::bigint[]) AS n (id, amount)
@@ -124,8 +126,15 @@ class Reservations:
     _taken: list[dict[str, object]] = field(default_factory=list)
     _refused: dict[str, int] = field(default_factory=dict)
 
-    async def open(self, connection: Connection, limits: Iterable[Limit], ended: Sequence[EndedDispatch]) -> None:
-        """Read what these limits have left, once the dispatches that ended in this batch gave theirs back.
+    async def open(
+        self,
+        connection: Connection,
+        limits: Iterable[Limit],
+        ended: Sequence[EndedDispatch],
+        beside: Sequence[tuple[Limit, int]] = (),
+    ) -> None:
+        """Read what these limits have left, once the dispatches that ended in this batch gave theirs back and what
+        its workers cost `beside` them was counted.
 
         Limits without a row get one first, while the database still shows what ended as running: so it is in.
         """
@@ -139,7 +148,9 @@ class Reservations:
             await connection.execute(_ROLL, [limit_id], *self._limits[limit_id].period(self.now), self.now)
         if ended:
             await settle(connection, ended)
-        if ended or due or len(rows) < len(self._limits):
+        for limit, micro_usd in beside:
+            await connection.execute(_SPEND, limit.id, micro_usd)
+        if ended or beside or due or len(rows) < len(self._limits):
             rows = {row["id"]: row for row in await connection.fetch(_ROWS, list(self._limits))}
         for limit in self._limits.values():
             row = rows[limit.id]
@@ -219,6 +230,27 @@ def remaining(limit: Limit, rows: Sequence[Mapping[str, object]], now: datetime)
     assert isinstance(spent, int), "a column of the table"
     is_over = isinstance(ends_at, datetime) and ends_at <= now
     return limit.limit_micro_usd - (0 if is_over else spent)
+
+
+async def left_for_workers(
+    database: Database, limits: Mapping[str, Sequence[Limit]], now: datetime
+) -> dict[str, int | None]:
+    """By Function uid, the least that the limits which block all of its work have left, in micro-USD; None where none
+    does. As of now, for those who plan workers: nothing is taken."""
+    ids = list({limit.id for found in limits.values() for limit in found})
+    rows = {row["key"]: dict(row) for row in await database.fetch(LIMIT_ROWS.sql, ids)} if ids else {}
+    return {
+        uid: min(
+            (
+                max(0, remaining(limit, [rows[limit.id]], now) - rows[limit.id]["held_micro_usd"])
+                if limit.id in rows
+                else limit.limit_micro_usd
+                for limit in found
+            ),
+            default=None,
+        )
+        for uid, found in limits.items()
+    }
 
 
 def reservations_of(tx: Tx) -> Reservations:

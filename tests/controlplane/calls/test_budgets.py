@@ -10,12 +10,15 @@ from typing import Any
 import asyncpg
 import pytest
 
+from controlplane.calls.book import CallBook
 from controlplane.calls.recovery import LoseAttempt
 from controlplane.capacity.endings import WorkerEnd
 from controlplane.errors import ApiError, Reason
+from controlplane.ledger.reservations import left_for_workers
+from controlplane.ledger.worker_accounts import WorkerAccount
 from controlplane.machinery.quantities import format_money
-from controlplane.store.contract import Document, Key
-from tests.fixtures.calls import ORG, Calls, MarkStarted, PutObject, ScriptedWorker, raised, succeeded
+from controlplane.store.contract import Document, Key, Reads, Tx
+from tests.fixtures.calls import ORG, PROJECT, Calls, MarkStarted, PutObject, ScriptedWorker, raised, succeeded
 from tests.fixtures.eventually import eventually
 
 MICRO_USD_A_SECOND = 10
@@ -286,3 +289,45 @@ async def test_a_map_never_passes_its_budget_whatever_happens_to_its_workers(cal
     assert total.held == 0
     assert not await calls.database.fetchval("SELECT count(*) FROM calls WHERE state = 'queued'")
     assert total.spent == await calls.database.fetchval("SELECT sum(amount_micro_usd)::bigint FROM ledger_transfers")
+
+
+async def test_what_workers_cost_beside_their_calls_is_counted_and_starts_no_more_of_them(calls: Calls) -> None:
+    function = await calls.function()
+    key, uid = Key("Function", ORG, PROJECT, "f"), function["metadata"]["uid"]
+    await budget(calls, 10 * MOST)
+    [name] = await create(calls, 1)
+    worker = await calls.worker()
+    await worker.take()
+    account = WorkerAccount(
+        uid=worker.claimant.attempt, org=ORG, project=PROJECT, function="f", function_uid=uid,
+        rate_micro_usd_per_hour=36_000, shares=1, pricebook="test", restores=False,
+        funded_until=calls.clock.now(), look_at=calls.clock.now(),
+    )  # fmt: skip
+    await calls.writer.write(CostBeside(account, 9 * MOST))
+    assert await spending(calls) == Spending(9 * MOST, MOST)
+    limits = calls.dispatcher._limits
+    left = await left_for_workers(calls.database, {uid: limits.blocking(key, function)}, calls.clock.now())
+    assert left == {uid: 0}
+    [other] = await create(calls, 1, function="f")
+    assert await (await calls.worker()).take() == []
+    await budget(calls, 12 * MOST)
+    left = await left_for_workers(calls.database, {uid: limits.blocking(key, function)}, calls.clock.now())
+    assert left == {uid: 2 * MOST}
+    assert await left_for_workers(calls.database, {uid: []}, calls.clock.now()) == {uid: None}
+    await worker.claim(succeeded(name), take=0)
+    await eventually_taken(calls, worker, other)
+    calls.verified = False  # no transfer was written for what the worker cost
+
+
+@dataclass(frozen=True)
+class CostBeside:
+    """A worker came to this much beyond its calls."""
+
+    account: WorkerAccount
+    micro_usd: int
+
+    def reads(self) -> Reads:
+        return Reads()
+
+    def apply(self, tx: Tx) -> None:
+        CallBook.of(tx).charge_worker(self.account, self.micro_usd)
