@@ -35,10 +35,9 @@ from controlplane.store.writer import Writer
 
 NAME_TRIES_MAX = 8
 """As many as Kubernetes makes for `generateName`."""
-_BLOCKING = frozenset(
-    {Reason.BUDGET_EXCEEDED, Reason.INSUFFICIENT_CREDITS, Reason.QUOTA_EXCEEDED, Reason.ADMISSIONS_PAUSED}
-)
-"""Refusals that a rehearsal tells as `blockingReasons`, because the object itself is right."""
+_WANT_STATUSES = frozenset({402, 429})
+"""Statuses of refusals for want of money or of quota. A rehearsal tells them as `blockingReasons`, because the object
+itself is right; not those that a client should simply repeat."""
 _ADMISSIONS_PER_TURN = 64
 """Objects of a batch judged before other requests get a turn on the event loop."""
 
@@ -217,7 +216,8 @@ class Creator:
         try:
             body: Document = orjson.loads((await self._write(kind, [creation], options, as_list=False)).body)
         except ApiError as error:
-            if quote is None or error.reason not in _BLOCKING:
+            row = error.reason.row
+            if quote is None or row.retryable or row.http_status not in _WANT_STATUSES:
                 raise
             body, refusals = creation.document, [*refusals, error]
         if quote is not None:
