@@ -1,7 +1,7 @@
 """What a Function's workers would run on, and what one costs an hour.
 
 Workers run on the hosts of this server, which cost the flat rate, so that is what is quoted. The classes of a price
-book stand beside it in the explanation; for what the hosts here lack (accelerators) the class that would be chosen is
+book stand beside it in the explanation; for accelerators that the hosts here lack, the class that would be chosen is
 quoted, for planning. Filters that exclude the hosts here cannot be kept by a server that has no others, and are told.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from controlplane.kinds.accelerators import are_offered
 from controlplane.kinds.money import EstimateWarning
 from controlplane.kinds.quotes import within_quote
 from controlplane.ledger.pricebook import PriceBook
@@ -64,9 +65,9 @@ def capacity_for(spec: Mapping[str, Any], book: PriceBook | None, flat_rate_usd_
     demand, work_seconds = Demand.from_spec(spec), parse_duration(spec["timeout"])
     # Nothing is started on them yet, however many of them there are.
     classes = [replace(candidate, available=False) for candidate in book_candidates(book)]
-    if demand.gpu is not None:
+    if demand.gpu is not None and not are_offered(spec["resources"]["gpu"]):
         return Capacity(placed=place(demand, classes, work_seconds), pricebook=book.version if book is not None else "")
-    local = local_candidate(parse_money(flat_rate_usd_per_hour))
+    local = local_candidate(parse_money(flat_rate_usd_per_hour), demand.gpu)
     excluded, ignored = excluded_by(demand, local), None
     if excluded is not None:
         ignored = EstimateWarning(

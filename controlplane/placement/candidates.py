@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controlplane.ledger.pricebook import PriceBook, PricedOffering
 from controlplane.machinery.quantities import parse_duration, parse_money, quantity_bytes, quantity_milli
-from controlplane.placement.demand import normalised
+from controlplane.placement.demand import GpuDemand, normalised
 
 LOCAL = "local"
 """The class of this server's own hosts, at the flat rate."""
@@ -40,9 +40,16 @@ class Candidate:
     """Whether this server has a host of the class; one that it has not is for planning."""
 
 
-def local_candidate(rate_micro_usd_per_hour: int) -> Candidate:
-    """The hosts of this server: whatever is created runs there, and nothing takes them back."""
-    return Candidate(name=LOCAL, rate_micro_usd_per_hour=rate_micro_usd_per_hour, region_class=LOCAL)
+def local_candidate(rate_micro_usd_per_hour: int, gpu: GpuDemand | None = None) -> Candidate:
+    """The hosts of this server: whatever is created runs there, and nothing takes them back.
+
+    `gpu` are accelerators that the operator offers there. Which are in which host only its node knows, so they are what
+    was asked for.
+    """
+    own = Candidate(name=LOCAL, rate_micro_usd_per_hour=rate_micro_usd_per_hour, region_class=LOCAL)
+    if gpu is None:
+        return own
+    return replace(own, gpu_count=gpu.count, gpu_variants=gpu.types, gpu_memory_bytes=gpu.memory_bytes_min, nvlink=True)
 
 
 def book_candidates(book: PriceBook | None) -> Sequence[Candidate]:

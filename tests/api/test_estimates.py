@@ -16,7 +16,7 @@ from controlplane.estimates.quoting import QUOTE_SECONDS
 from controlplane.kinds.money import Estimate
 from controlplane.kinds.quotes import QUOTED_RATE
 from controlplane.ledger.accounts import set_floor
-from tests.fixtures.app import CALL, FUNCTION, ServedApi, api_settings, serve
+from tests.fixtures.app import CALL, FUNCTION, ROOT, ServedApi, api_settings, serve
 from tests.fixtures.calls import succeeded
 from tests.fixtures.http_worker import start_worker
 from tests.fixtures.prices import RATE_USD_PER_HOUR
@@ -171,6 +171,18 @@ async def test_a_dry_run_of_other_kinds_has_an_etag_and_no_estimate(project: Ser
     answer = await project.client.post(f"{project.path}/apps?dryRun=All", json=body)
     assert answer.headers["etag"]
     assert "estimate" not in answer.json()["status"]
+
+
+async def test_a_call_that_a_budget_would_refuse_is_estimated_with_that_reason(api: ServedApi) -> None:
+    await api.function()
+    budget = {"metadata": {"name": "team"}, "spec": {"limitUSD": "0.001"}}
+    assert (await api.client.post(f"{ROOT}/budgets", json=budget)).status_code == 201
+    told = await estimate(api, "functioncalls")
+    refused = await api.client.post(f"{api.path}/functioncalls", json={"metadata": {"name": "c"}, "spec": CALL})
+    assert refused.status_code == 402
+    [reason] = told["blockingReasons"]
+    assert reason == {"code": "BudgetExceeded", "message": refused.json()["message"], "fix": refused.json()["fix"]}
+    assert told["costUSD"]
 
 
 DOUBLED = "0.072"

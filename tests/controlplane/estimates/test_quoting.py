@@ -12,6 +12,7 @@ from controlplane.estimates.bands import Amounts
 from controlplane.estimates.capacity import capacity_for
 from controlplane.estimates.overhead import WorkerFacts, first_hold_micro_usd, lacking_micro_usd, overhead
 from controlplane.estimates.quoting import QUOTE_SECONDS, Facts, Source, quote
+from controlplane.kinds.accelerators import offer_accelerators
 from controlplane.kinds.registry import KINDS
 from controlplane.ledger.pricebook import PriceBook
 from controlplane.ledger.worker_accounts import FundingRules
@@ -139,3 +140,14 @@ def test_a_worker_starts_with_the_shortest_window_that_the_money_reaches_for(
 def test_the_holds_of_workers_that_start_together_are_told_together() -> None:
     told = quote(replace(FIRST, worker=replace(WORKER, starts_at_once=3))).estimate
     assert (told["holdUSD"], told["concurrentHoldUSD"]) == ("0.166667", "0.500001")
+
+
+def test_accelerators_that_the_operator_offers_are_those_of_the_hosts_here_at_their_rate() -> None:
+    wanted = {"gpu": {"type": ["H100"], "count": 4, "exact": True}}
+    offer_accelerators(["NVIDIA H100 80GB HBM3"])
+    try:
+        told = quote(facts(book("a", "2.00"), resources=wanted)).estimate
+    finally:
+        offer_accelerators(())
+    assert (told["placementPreview"]["offering"], told["rateUSDPerHour"]) == ("local", "0.036")
+    assert told["placementPreview"]["explain"]["rejected"] == [{"offeringClass": "h100", "reason": "GPUCountMismatch"}]
