@@ -77,7 +77,9 @@ def build(
     creator = Creator(
         writer=writer, admission=admission, hooks=all_hooks, estimator=estimator, settings=settings, clock=clock
     )
-    changer = Changer(writer=writer, objects=objects, admission=admission, kinds=kinds, hooks=all_hooks)
+    changer = Changer(
+        writer=writer, objects=objects, admission=admission, kinds=kinds, hooks=all_hooks, estimator=estimator
+    )
     return Resources(
         admission=admission,
         reader=Reader(

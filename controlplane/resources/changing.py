@@ -11,6 +11,7 @@ from datetime import datetime
 
 from controlplane.admission import Admission
 from controlplane.errors import not_found
+from controlplane.estimates.estimator import FUNCTION_KIND, Estimator
 from controlplane.identity.principal import Principal
 from controlplane.machinery.apply import Apply
 from controlplane.machinery.kind import Kind
@@ -42,12 +43,14 @@ class Changer:
         admission: Admission,
         kinds: Mapping[str, Kind],
         hooks: Mapping[str, KindHooks],
+        estimator: Estimator,
     ) -> None:
         self._writer = writer
         self._objects = objects
         self._admission = admission
         self._kinds = kinds
         self._hooks = hooks
+        self._estimator = estimator
 
     async def change(
         self,
@@ -69,7 +72,7 @@ class Changer:
 
         async def attempt(stored: Document) -> Update:
             wanted = _current(kind, stored, produce(hooks.editable(stored)))
-            new = await self._judged(kind, stored, wanted, caller, body, manager.subresource if manager else "")
+            new = await self._judged(kind, key, stored, wanted, caller, body, manager.subresource if manager else "")
             if manager is None:
                 return Update(kind, key, stored, new, hooks)
             owner = manager
@@ -87,7 +90,7 @@ class Changer:
 
         async def attempt(stored: Document) -> Update:
             wanted = _current(kind, stored, apply.wanted(hooks.editable(stored)))
-            new = await self._judged(kind, stored, wanted, caller, apply.config, apply.manager.subresource)
+            new = await self._judged(kind, key, stored, wanted, caller, apply.config, apply.manager.subresource)
             return Update(kind, key, stored, new, hooks, apply.owners, claims=True)
 
         return await self._repeat(key, attempt, dry_run=dry_run)
@@ -95,6 +98,7 @@ class Changer:
     async def _judged(
         self,
         kind: Kind,
+        key: Key,
         stored: Document,
         wanted: Document,
         caller: Principal,
@@ -104,7 +108,12 @@ class Changer:
         """The new object: `wanted` outside the status, or in the status alone."""
         if subresource == STATUS:
             return document_for_status(kind, stored, wanted)
-        return await self._admission.update(kind, stored, wanted, caller, body)
+        new = await self._admission.update(kind, stored, wanted, caller, body)
+        if kind.kind != FUNCTION_KIND or new["spec"] == stored["spec"]:
+            return new
+        # What the old spec would have cost says nothing about the new one.
+        quote = await self._estimator.quote(key, new)
+        return new if quote is None else {**new, "status": {**new["status"], "estimate": quote.estimate}}
 
     async def _repeat(self, key: Key, attempt: Callable[[Document], Awaitable[Update]], *, dry_run: bool) -> Answer:
         """Write what `attempt` makes of the stored object; again when somebody else wrote meanwhile."""

@@ -133,6 +133,21 @@ async def test_a_new_function_keeps_its_estimate_and_an_ordinary_call_has_none(p
     assert "estimate" not in call["status"]
 
 
+async def test_a_change_of_a_function_is_estimated_anew_and_a_rehearsal_of_it_too(project: ServedApi) -> None:
+    await project.function(timeout="100s")
+    path = f"{project.path}/functions/f"
+    patch = {"spec": {"timeout": "10s", "scaling": {"targetConcurrency": 2}}}
+    for query in ("?dryRun=All", ""):
+        before = (await project.client.get(path)).json()["status"]["estimate"]
+        assert (before["costUSD"]["p50"], before["minimumChargeUSD"]) == ("0.001", "0.00001")
+        answer = await project.client.patch(f"{path}{query}", json=patch, headers=MERGE)
+        told = answer.json()["status"]["estimate"]
+        assert (told["costUSD"]["p50"], told["minimumChargeUSD"]) == ("0.00005", "0.000005")
+    stored = (await project.client.get(path)).json()["status"]["estimate"]
+    labelled = await project.client.patch(path, json={"metadata": {"labels": {"a": "b"}}}, headers=MERGE)
+    assert labelled.json()["status"]["estimate"] == stored
+
+
 async def test_accelerators_are_quoted_for_planning_and_say_that_a_create_would_be_refused(priced: ServedApi) -> None:
     told = await estimate(priced, "functions", resources={"gpu": "H100"}, placement={"profile": "Cost"})
     assert told["placementPreview"]["offering"] == "h100-sxm-80g-x1-us-spot"
