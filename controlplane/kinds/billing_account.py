@@ -82,6 +82,7 @@ BILLING_ACCOUNT = Kind(
         Subresource("deals", ("get", "create"), "Partner offers; answers PaymentsNotConfigured."),
     ),
     project_field="",
+    verbs_of_all_projects=frozenset({Verb.PATCH}),
     scope_resource="billing",
 )
 
@@ -113,5 +114,6 @@ TOP_UP = Kind(
     columns=(NAME_COLUMN, Column("Amount", text_at("spec.amountUSD"), "How much."), AGE_COLUMN),
     short_names=("top",),
     project_field="",
+    verbs_of_all_projects=frozenset({Verb.CREATE}),
     scope_resource="billing",
 )

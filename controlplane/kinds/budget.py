@@ -14,7 +14,7 @@ from pydantic import Field
 from controlplane.errors import Cause, invalid
 from controlplane.machinery.conditions import Conditions
 from controlplane.machinery.documents import value_at
-from controlplane.machinery.kind import ALL_VERBS, AdmissionContext, Column, Document, Kind, Scope
+from controlplane.machinery.kind import ALL_VERBS, READ_VERBS, AdmissionContext, Column, Document, Kind, Scope
 from controlplane.machinery.model import ApiModel
 from controlplane.machinery.quantities import Money, parse_money
 from controlplane.machinery.selectors import LabelOperator, LabelTerm
@@ -187,5 +187,7 @@ BUDGET = Kind(
     immutable_fields=("spec.period",),
     strategy=BudgetStrategy(),
     project_field="spec.scope.project",
+    # A key of some projects could else end the Budget of another, or stop everybody with one of its own.
+    verbs_of_all_projects=ALL_VERBS - READ_VERBS,
     scope_resource="billing",
 )

@@ -191,7 +191,12 @@ def test_what_outlives_its_delete_is_held_by_a_finalizer() -> None:
 
 def test_what_is_served_below_an_object_only_is_named_and_has_a_model() -> None:
     views = [item for kind in KINDS.values() for item in kind.subresources if item.status is not None]
-    assert {item.kind for item in views} == {"FunctionCallWait", "FunctionCallTimeline", "FunctionCallCharges"}
+    assert {item.kind for item in views} == {
+        "FunctionCallWait",
+        "FunctionCallTimeline",
+        "FunctionCallCharges",
+        "FunctionCharges",
+    }
     assert not {item.kind for item in views} & KINDS.keys()
     assert {item.verbs for item in views} == {("get",)}
 
@@ -214,3 +219,12 @@ def test_every_object_tells_the_project_that_limited_keys_are_judged_by(kind: Ki
 def test_a_field_repeated_as_a_label_can_be_selected_and_the_label_is_the_servers(kind: Kind) -> None:
     assert set(kind.labelled_fields) <= set(kind.selectable_fields)
     assert all(is_reserved(label) for label in kind.labelled_fields.values())
+
+
+@ROWS
+def test_a_key_of_some_projects_writes_nothing_that_is_the_organisations(kind: Kind) -> None:
+    writes = kind.verbs - READ_VERBS
+    # Projects are judged by their name, keys by what they are given and whose they are.
+    judged = {"Project": writes - {Verb.CREATE}, "APIKey": {Verb.CREATE, Verb.DELETE}}.get(kind.kind, set())
+    if kind.scope is Scope.ORG:
+        assert writes - judged <= kind.verbs_of_all_projects
