@@ -40,6 +40,7 @@ LEAVE_LATE = "trap 'echo leaving; exit 0' TERM; echo up; while :; do sleep 0.1; 
 
 Supervise = Callable[..., WorkerSupervisor]
 Run = Callable[..., Awaitable[WorkerReport]]
+RunUntil = Callable[..., Awaitable[WorkerReport]]
 
 
 def sidecar(name: str, script: str, **changes: Any) -> SidecarPlan:
@@ -72,6 +73,20 @@ def run(supervise: Supervise, host: Host) -> Run:
     return run_it
 
 
+@pytest.fixture
+def run_until(supervise: Supervise, host: Host) -> RunUntil:
+    """Run it until something is true, and drain it then."""
+
+    async def run_it(true: Callable[[], Any], *sidecars: SidecarPlan, **plan: Any) -> WorkerReport:
+        supervisor = supervise(*sidecars, **{"command": ["sleep", "600"], **plan})
+        running = asyncio.create_task(supervisor.run(host.attempt_directory("att_test")))
+        await eventually(lambda: true() or running.done(), within=60)
+        supervisor.drain(None)
+        return await asyncio.wait_for(running, 60)
+
+    return run_it
+
+
 def groups_left(host: Host) -> list[Path]:
     folders = [hierarchy.folder for hierarchy in host.cgroups._hierarchies]
     return [entry for folder in folders for entry in folder.iterdir() if entry.is_dir()]
@@ -85,15 +100,16 @@ async def test_a_worker_reaches_its_sidecar_on_loopback_and_both_mark_their_line
     assert any(line.startswith("[web] ") and "GET /answer" in line for line in log.text("stderr"))
 
 
-async def test_sidecars_share_one_network_and_nothing_else(run: Run, host: Host, log: Log) -> None:
+async def test_sidecars_share_one_network_and_nothing_else(run_until: RunUntil, host: Host, log: Log) -> None:
     look = "readlink /proc/self/ns/net /proc/self/ns/mnt /proc/self/ns/pid /proc/self/ns/ipc; id -u; ls /run/nodus"
-    stay = look + "; echo kept > /workspace/file; exec sleep 600"
-    await run(
+    stay = f"echo kept > /workspace/file; {look}; exec sleep 600"
+    alone = f"{look}; ls -A /workspace; exec sleep 600"
+    await run_until(
+        lambda: len(log.text("stdout")) == 16,
         sidecar("one", stay),
         sidecar("two", stay),
-        command=["sh", "-c", look + "; ls -A /workspace"],
+        command=["sh", "-c", alone],
     )
-
     lines = log.text("stdout")
     one, two = ([line.removeprefix(mark) for line in lines if line.startswith(mark)] for mark in ("[one] ", "[two] "))
     worker = [line for line in lines if not line.startswith("[")]
@@ -105,16 +121,27 @@ async def test_sidecars_share_one_network_and_nothing_else(run: Run, host: Host,
     assert len({told[4] for told in (worker, one, two)}) == (3 if host.own_uids else 1)
 
 
-async def test_sidecars_start_before_the_worker_and_stop_after_it_the_last_one_first(run: Run, log: Log) -> None:
-    report = await run(
+async def test_sidecars_start_before_the_worker_and_stop_after_it_the_last_one_first(
+    run_until: RunUntil, log: Log
+) -> None:
+    worker = LEAVE_LATE.replace("leaving", "worker leaving")
+    await run_until(
+        lambda: log.text("stdout").count("up") == 1 and len(log.text("stdout")) == 3,
         sidecar("first", LEAVE_LATE),
         sidecar("second", LEAVE_LATE),
-        command=["python", "-c", "import time; time.sleep(1); print('worker')"],
+        command=["sh", "-c", worker],
     )
+    assert sorted(log.text("stdout")[:3]) == ["[first] up", "[second] up", "up"]
+    assert log.text("stdout")[3:] == ["worker leaving", "[second] leaving", "[first] leaving"]
+
+
+async def test_a_worker_does_not_begin_before_its_sidecars_have(run: Run, host: Host) -> None:
+    """Each of them is a process of this host by the time that the worker looks for it."""
+    reached: list[str] = []
+    host.reach = reached.append
+    report = await run(sidecar("first", LEAVE_LATE), sidecar("second", LEAVE_LATE), command=["true"])
     assert report.ending is not None
-    assert report.ending.exit_code == 0
-    assert sorted(log.text("stdout")[:2]) == ["[first] up", "[second] up"]
-    assert log.text("stdout")[2:] == ["worker", "[second] leaving", "[first] leaving"]
+    assert reached == ["cold-opened", "cold-sidecar", "cold-sidecar"]
 
 
 async def test_calls_run_beside_a_sidecar_and_a_drain_ends_all(
@@ -176,10 +203,9 @@ async def test_a_sidecar_that_takes_too_long_to_start_is_told_of(run: Run) -> No
     assert worker_exit(report).message == "its sidecar 'slow' had not started within 0.001 s"
 
 
-async def test_a_sidecar_that_ignores_its_end_is_killed(host: Host, run: Run, log: Log) -> None:
-    report = await run(sidecar("deaf", "trap '' TERM; echo up; while :; do sleep 1; done"), command=["true"])
-    assert report.ending is not None
-    assert report.ending.exit_code == 0
+async def test_a_sidecar_that_ignores_its_end_is_killed(host: Host, run_until: RunUntil, log: Log) -> None:
+    deaf = sidecar("deaf", "trap '' TERM; echo up; while :; do sleep 1; done")
+    await run_until(lambda: "[deaf] up" in log.text(), deaf)
     assert any("its sidecars had not left within 5 s and were killed" in line for line in log.text())
     assert groups_left(host) == []
 
@@ -203,11 +229,13 @@ async def test_the_resources_of_the_function_bound_its_sidecars_too(run: Run) ->
     )
 
 
-async def test_sidecars_have_variables_of_their_own_and_the_servers_stay_reserved(run: Run, log: Log) -> None:
+async def test_sidecars_have_variables_of_their_own_and_the_servers_stay_reserved(
+    run_until: RunUntil, log: Log
+) -> None:
     told = sidecar(
-        "env", "env; exec sleep 600", variables=[("MINE", "yes"), ("NODUS_ATTEMPT", "forged")], python="3.12"
+        "env", "env; echo told; exec sleep 600", variables=[("MINE", "yes"), ("NODUS_ATTEMPT", "forged")], python="3.12"
     )
-    await run(told, command=["sh", "-c", "sleep 1"], variables=[("WORKERS", "secret")])
+    await run_until(lambda: "[env] told" in log.text(), told, variables=[("WORKERS", "secret")])
     lines = log.text("stdout")
     assert "[env] MINE=yes" in lines
     assert "[env] NODUS_ATTEMPT=att_test" in lines
@@ -215,7 +243,7 @@ async def test_sidecars_have_variables_of_their_own_and_the_servers_stay_reserve
     assert any("[env] the variable 'NODUS_ATTEMPT' was not set" in line for line in log.text("stderr"))
 
 
-async def test_a_sidecar_has_the_way_out_of_its_function_before_the_worker_starts(run: Run, log: Log) -> None:
+async def test_a_sidecar_has_the_way_out_of_its_function(run_until: RunUntil, log: Log) -> None:
     ask = """
 import os, socket
 host, port = os.environ["https_proxy"].removeprefix("http://").split(":")
@@ -228,8 +256,7 @@ time.sleep(600)
 """
     plan = EgressPlan(policy="AllowList", hosts=["listed.example"])
     out = SidecarPlan(name="out", command=["python", "-c", ask])
-    wait = ["python", "-c", "import time; time.sleep(5)"]
-    await run(out, command=wait, egress=plan)
+    await run_until(lambda: any("other.example" in line for line in log.text("stdout")), out, egress=plan)
     told = [line for line in log.text("stdout") if line.startswith("[out] ")]
     assert [line.split()[1] for line in told] == ["listed.example", "other.example"]
     assert "403" in told[1]
