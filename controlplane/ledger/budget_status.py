@@ -32,11 +32,12 @@ class TellBudget:
         self._limit = limit
 
     def reads(self) -> Reads:
-        return Reads(keys=(self._key, self._event_key), loads=((LIMIT_ROWS, self._limit.id),))
+        events = [self._event_key(reason) for reason in (THRESHOLD_REACHED, BUDGET_EXCEEDED)]
+        return Reads(keys=(self._key, *events), loads=((LIMIT_ROWS, self._limit.id),))
 
-    @property
-    def _event_key(self) -> Key:
-        return Key("Event", self._key.org, "", f"{self._key.name[:50]}-budget")
+    def _event_key(self, reason: str) -> Key:
+        """One Event for each reason, with a count."""
+        return Key("Event", self._key.org, "", f"{self._key.name[:40]}-{reason.lower()}")
 
     def apply(self, tx: Tx) -> Document | None:
         stored = tx.get(self._key)
@@ -46,7 +47,8 @@ class TellBudget:
         before = stored.get("status", {})
         reached = [each for each in status["notifiedThresholds"] if each not in _notified(before, status)]
         if reached or (_exceeded(status) and not _exceeded(before)):
-            record_repeated(tx, self._event_key, self._happening(stored, status, reached))
+            happening = self._happening(stored, status, reached)
+            record_repeated(tx, self._event_key(happening.reason), happening)
         return tx.put(self._key, {**stored, "status": status})
 
     def _happening(self, document: Document, status: Document, reached: Sequence[int]) -> Happening:
