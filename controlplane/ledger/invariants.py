@@ -87,6 +87,14 @@ SELECT n.id || ' is of more than ' || COALESCE(r.id, 'nothing') AS told, n.org
 FROM ledger_transfers n LEFT JOIN ledger_transfers r ON r.id = n.refers_to
 WHERE n.refers_to IS NOT NULL AND (r.id IS NULL OR n.amount_micro_usd > r.amount_micro_usd) LIMIT $1
 """,
+        "what a limit of spending holds is the sum of its reservations": """
+SELECT l.id || ' tells ' || l.held_micro_usd || ' micro-USD and its reservations ' || COALESCE(r.micro_usd, 0) AS told,
+    l.org
+FROM spending_limits l LEFT JOIN (
+    SELECT limit_id, sum(amount_micro_usd) AS micro_usd FROM spending_reservations GROUP BY 1
+) AS r ON r.limit_id = l.id
+WHERE l.held_micro_usd <> COALESCE(r.micro_usd, 0) LIMIT $1
+""",
         "the total of a Function is the sum of its charges": """
 SELECT l.function || ' (' || l.function_uid || ') tells ' || l.charge_micro_usd || ' micro-USD and the ledger '
     || COALESCE(c.micro_usd, 0) AS told, l.org

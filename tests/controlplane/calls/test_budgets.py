@@ -14,6 +14,7 @@ from controlplane.calls.book import CallBook
 from controlplane.calls.recovery import LoseAttempt
 from controlplane.capacity.endings import WorkerEnd
 from controlplane.errors import ApiError, Reason
+from controlplane.ledger.invariants import verify
 from controlplane.ledger.reservations import left_for_workers
 from controlplane.ledger.worker_accounts import WorkerAccount
 from controlplane.machinery.quantities import format_money
@@ -225,6 +226,18 @@ async def test_the_database_itself_refuses_a_reservation_that_passes_a_limit(cal
     await (await calls.worker()).take()
     with pytest.raises(asyncpg.CheckViolationError):
         await calls.database.execute("UPDATE spending_limits SET held_micro_usd = held_micro_usd + 1")
+
+
+async def test_a_limit_that_holds_what_nothing_reserved_is_found_by_the_recount(calls: Calls) -> None:
+    await budget(calls, 2 * MOST)
+    await calls.function()
+    await create(calls, 1)
+    await (await calls.worker()).take()
+    assert await verify(calls.database) == []
+    await calls.database.execute("UPDATE spending_limits SET held_micro_usd = held_micro_usd - 1")
+    [breach] = await verify(calls.database)
+    assert (breach.org, "bud_b" in breach.told) == (ORG, True)
+    calls.verified = False
 
 
 async def test_what_never_reached_its_worker_holds_nothing(calls: Calls) -> None:
