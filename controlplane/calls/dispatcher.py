@@ -155,6 +155,7 @@ class Dispatcher:
                 for session in picked.emptied:
                     if session not in dealt.left:
                         book.close_session(function_uid, session)
+                self._starved.discard(function_uid)
                 if dealt.unfunded:
                     self._starved.add(function_uid)
                     # Other sessions may be covered by other limits.
