@@ -35,6 +35,7 @@ from controlplane.errors import ApiError
 from controlplane.images.use import ImageUse, concerned_functions, image_use
 from controlplane.ledger.function_funds import FunctionFunds, function_funds
 from controlplane.ledger.worker_accounts import FundingRules
+from controlplane.limits.switches import Switches
 from controlplane.settings import Settings
 from controlplane.store.cache import ObjectCache
 from controlplane.store.changes import ChangeFeed
@@ -65,8 +66,7 @@ class Look:
     @property
     def uid(self) -> str:
         """The Function's uid."""
-        uid: str = self.document["metadata"]["uid"]
-        return uid
+        return str(self.document["metadata"]["uid"])
 
     @property
     def deleting(self) -> bool:
@@ -89,9 +89,11 @@ class Autoscaler:
         farewell: Farewell,
         explainer: QueueExplainer,
         redactor: Redactor,
+        switches: Switches,
         settings: Settings,
         clock: Clock,
     ) -> None:
+        self._switches = switches
         self._writer = writer
         self._cache = cache
         self._engine = engine
@@ -181,8 +183,7 @@ class Autoscaler:
                 document = self._cache.get(key) or {}
                 if uid in with_workers or uid in busy or uid not in self._memory or _is_leaving(document):
                     self._mark(key, at)
-            for uid in self._memory.keys() - known.keys():
-                del self._memory[uid]
+            self._memory = {uid: memory for uid, memory in self._memory.items() if uid in known}
             self._crowded.intersection_update(known.values())
             self._not_before = {key: until for key, until in self._not_before.items() if until > at}
             self._wake.set()
@@ -231,8 +232,7 @@ class Autoscaler:
             self._workers.node_load(self._settings.node_name),
             function_funds(self._database, self._funding, documents, self._cache, self._clock.now()),
         )
-        lacking = False
-        telling = []
+        lacking, telling = False, []
         for key, document in documents.items():
             uid = document["metadata"]["uid"]
             look = Look(
@@ -275,10 +275,10 @@ class Autoscaler:
     def _facts(self, look: Look, memory: PoolMemory, node: NodeLoad) -> PoolFacts:
         scaling = look.document["spec"]["scaling"]
         window = timedelta(seconds=duration_seconds(scaling["scaledownWindow"]))
-        now = self._clock.now()
+        now, state = self._clock.now(), look.document["spec"].get("state")
         facts = PoolFacts(
             now=now,
-            wanted=look.document["spec"].get("state") != "Stopped" and not look.deleting,
+            wanted=not (look.deleting or state == "Stopped" or self._switches.is_suspended(look.key.org)),
             deleting=look.deleting,
             queued=look.load.queued if look.load else 0,
             running=look.load.running if look.load else 0,

@@ -15,6 +15,7 @@ from controlplane.clock import Clock, format_time
 from controlplane.errors import ApiError, Reason, not_found
 from controlplane.identity.principal import Principal
 from controlplane.ids import generated_name, new_uid
+from controlplane.limits.switches import Switches
 from controlplane.machinery.documents import document_for_create, document_for_update
 from controlplane.machinery.kind import AdmissionContext, Document, Kind, Scope
 from controlplane.store.cache import ObjectCache
@@ -85,8 +86,10 @@ class Admission:
         objects: Objects,
         blob_exists: BlobExists,
         secrets_holding: SecretsHolding,
+        switches: Switches,
         clock: Clock,
     ) -> None:
+        self._switches = switches
         self._kinds = kinds
         self._cache = cache
         self._objects = objects
@@ -122,6 +125,10 @@ class Admission:
         lookup = lookup or self.lookup(caller.org, project)
         if kind.scope is Scope.PROJECT:
             await self._require_open_project(lookup, project)
+        if (refusal := self._switches.refusal(kind.kind, kind.plural, caller.org)) is not None:
+            if quotable is None:
+                raise refusal
+            quotable.append(refusal)
         document = document_for_create(kind, body, project=project, quotable=quotable)
         now = self._clock.now()
         metadata = document["metadata"]

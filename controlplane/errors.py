@@ -42,6 +42,7 @@ class Reason(Enum):
         "InsufficientCredits", 402, _F, "Add credit, or wait until running work releases its holds."
     )
     FORBIDDEN = Row("Forbidden", 403, _F, "Use a key that has the scope or project the message names.")
+    COMPUTE_SUSPENDED = Row("ComputeSuspended", 403, _F, "Ask the operator of this server why, and to lift it.")
     WORKER_NOT_ALLOWED = Row("WorkerNotAllowed", 403, _F, "Only this Function's own workers may claim its calls.")
     FUNCTION_NOT_FOUND = Row("FunctionNotFound", 404, _F, "Create the Function first, or correct `spec.function`.")
     NOT_FOUND = Row("NotFound", 404, _F, "Check the name and the project; list the kind to see what exists.")

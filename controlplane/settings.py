@@ -49,6 +49,12 @@ class Settings(EdgeSettings, FundingSettings):
         default=None, description="Folder that names points at which this process dies, for tests (docs/faults.md)."
     )
 
+    switch_poll_seconds: float = Field(
+        default=0.5,
+        gt=0,
+        description="Between two looks at the operator's switches, which work everywhere after that.",
+    )
+
     # Identity
     token_cache_seconds: float = Field(
         default=1.0, description="How long a looked-up credential is trusted; a revoked one works this much longer."

@@ -8,6 +8,7 @@ from sqlmodel import SQLModel
 
 from controlplane.store import call_tables as call_tables  # registers its tables in SQLModel.metadata
 from controlplane.store import ledger_tables as ledger_tables  # as well
+from controlplane.store import limit_tables as limit_tables  # as well
 from controlplane.store import spending_tables as spending_tables
 from controlplane.store import tables as tables  # as well
 from controlplane.store import worker_tables as worker_tables  # as well

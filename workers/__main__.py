@@ -1,4 +1,4 @@
-"""The operator's command: `python -m workers up|api|control|node|init|health|ledger|admin`.
+"""The operator's command: `python -m workers up|api|control|node|init|health|ledger|admin|switches`.
 
 Each command imports only what it runs, since a process should not pay for the others' libraries.
 """
@@ -107,6 +107,15 @@ def admin(context: typer.Context) -> None:
         from workers.admin import app as commands
 
     commands(context.args, prog_name="python -m workers admin")
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
+def switches(context: typer.Context) -> None:
+    """Stop new objects of a kind, or an organisation's compute: list, pause, resume, suspend, restore."""
+    with loading():
+        from workers.switches import app as commands
+
+    commands(context.args, prog_name="python -m workers switches")
 
 
 @app.command()

@@ -139,8 +139,7 @@ class Control:
     def __init__(self, core: Core, client: Client) -> None:
         settings, clock = core.settings, core.clock
         database, writer, feed, cache = core.database, core.writer, core.feed, core.cache
-        deleter = core.resources.deleter
-        rules = CallRules.from_settings(settings)
+        deleter, rules = core.resources.deleter, CallRules.from_settings(settings)
         engine = Engine(client, settings.engine_call_seconds_max)
         board = AttachBoard()
         funding = FundingRules.from_settings(settings)
@@ -162,6 +161,7 @@ class Control:
             farewell=Farewell(writer, deleter, rules),
             explainer=explainer,
             redactor=core.secrets.redactor,
+            switches=core.switches,
             settings=settings,
             clock=clock,
         )
@@ -189,8 +189,7 @@ class Control:
         }
         calls = CallActivities(writer, board.attached)
         controllers = ControllerActivities(loops, settings.controller_round_seconds)
-        images = ImageActivities(database, writer)
-        self.activities = [*calls.all, *attempts.all, *images.all, *controllers.all]
+        self.activities = [*calls.all, *attempts.all, *ImageActivities(database, writer).all, *controllers.all]
         self.keeper = EngineKeeper(database=database, writer=writer, engine=engine, attempts=attempts)
 
 

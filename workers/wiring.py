@@ -25,6 +25,7 @@ from controlplane.kinds.registry import KINDS
 from controlplane.ledger.budget_hooks import BudgetHooks
 from controlplane.ledger.limits import SpendingLimits
 from controlplane.ledger.pricebook import PriceBook, load_books
+from controlplane.limits.switches import Switches
 from controlplane.resources import Resources, build
 from controlplane.secrets.environment import SecretReader
 from controlplane.secrets.hooks import SecretHooks
@@ -59,6 +60,7 @@ class Core:
     secrets: SecretReader
     sealer: SecretSealer
     resources: Resources
+    switches: Switches
     books: Sequence[PriceBook]
 
 
@@ -76,17 +78,17 @@ async def open_core(settings: Settings) -> AsyncIterator[Core]:
     cache = ObjectCache(database, feed, CACHED_KINDS)
     waiting = WaitingClaims()
     # Every process that writes calls needs it, also one that serves no claims: it writes the rows of the queue.
-    dispatcher = Dispatcher(cache, waiting, settings)
+    switches = Switches(database, settings.switch_poll_seconds)
+    dispatcher = Dispatcher(cache, switches, waiting, settings)
     writer.add_hook(dispatcher)
     sealer = secret_sealer(settings)
     secrets = SecretReader(database, cache, sealer)
     async with contextlib.AsyncExitStack() as closing:
         await database.open()
         closing.push_async_callback(database.close)
-        await clock.start()
-        closing.push_async_callback(clock.stop)
-        await feed.start()
-        closing.push_async_callback(feed.stop)
+        for part in (clock, switches, feed):
+            await part.start()
+            closing.push_async_callback(part.stop)
         await cache.start()
         await writer.start()
         closing.push_async_callback(writer.stop)
@@ -103,6 +105,7 @@ async def open_core(settings: Settings) -> AsyncIterator[Core]:
             secrets_holding=secrets.holding,
             settings=settings,
             clock=clock,
+            switches=switches,
             books=books,
         )
         yield Core(
@@ -119,6 +122,7 @@ async def open_core(settings: Settings) -> AsyncIterator[Core]:
             secrets=secrets,
             sealer=sealer,
             resources=resources,
+            switches=switches,
             books=books,
         )
 

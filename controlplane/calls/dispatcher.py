@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -44,11 +44,20 @@ _ROUNDS_MAX = 32
 _LAG_READ_SECONDS = 0.25
 
 
+class Suspensions(Protocol):
+    """Whether an organisation's calls must wait, known without I/O."""
+
+    def is_suspended(self, org: str) -> bool: ...
+
+
 class Dispatcher:
     """The hook that dispatches calls. One per process and writer, also in processes that serve no claims."""
 
-    def __init__(self, functions: Documents, waiting: WaitingClaims, settings: Settings) -> None:
+    def __init__(
+        self, functions: Documents, suspensions: Suspensions, waiting: WaitingClaims, settings: Settings
+    ) -> None:
         self._functions = functions
+        self._suspensions = suspensions
         self._waiting = waiting
         self._settings = settings
         self._limits = SpendingLimits(functions)
@@ -130,6 +139,8 @@ class Dispatcher:
         return demand
 
     def _accepts_work(self, key: Key) -> bool:
+        if self._suspensions.is_suspended(key.org):
+            return False
         document = self._functions.get(key)
         if document is None:
             return True  # the cache lags behind a Function that was just created

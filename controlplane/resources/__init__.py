@@ -15,6 +15,7 @@ from controlplane.admission import Admission, BlobExists, SecretsHolding
 from controlplane.clock import Clock
 from controlplane.estimates.estimator import Estimator
 from controlplane.ledger.pricebook import PriceBook
+from controlplane.limits.switches import Switches
 from controlplane.machinery.kind import Kind
 from controlplane.resources.answers import Answer, CreateOptions, DeleteOptions, Propagation
 from controlplane.resources.applying import Applier
@@ -61,6 +62,7 @@ def build(
     secrets_holding: SecretsHolding,
     settings: Settings,
     clock: Clock,
+    switches: Switches,
     books: Sequence[PriceBook] = (),
 ) -> Resources:
     """The verbs over this store. `kinds` and `hooks` are by kind name; a kind without hooks gets plain ones."""
@@ -71,6 +73,7 @@ def build(
         objects=objects,
         blob_exists=blob_exists,
         secrets_holding=secrets_holding,
+        switches=switches,
         clock=clock,
     )
     estimator = Estimator(database=database, cache=cache, books=books, settings=settings, clock=clock)

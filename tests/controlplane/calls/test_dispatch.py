@@ -13,6 +13,7 @@ from controlplane.calls.recovery import LoseAttempt
 from controlplane.calls.selection import Lag
 from controlplane.calls.waiting import WaitingClaims
 from controlplane.kinds.registry import KINDS
+from controlplane.limits.switches import Switches
 from controlplane.resources.mutations import RaceLostError
 from controlplane.settings import Settings
 from controlplane.store.cache import ObjectCache
@@ -152,11 +153,8 @@ async def other_process(calls: Calls) -> AsyncIterator[Writer]:
     feed = ChangeFeed(calls.database, calls.settings)
     await feed.start()
     writer = Writer(database=calls.database, clock=calls.clock, kinds=KINDS, feed=feed, settings=calls.settings)
-    writer.add_hook(
-        Dispatcher(
-            ObjectCache(calls.database, feed, frozenset({"Budget", "Function"})), WaitingClaims(), calls.settings
-        )
-    )
+    cache = ObjectCache(calls.database, feed, frozenset({"Budget", "Function"}))
+    writer.add_hook(Dispatcher(cache, Switches(calls.database, 1.0), WaitingClaims(), calls.settings))
     await writer.start()
     yield writer
     await writer.stop()
