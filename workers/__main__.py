@@ -1,4 +1,4 @@
-"""The operator's command: `python -m workers up|api|control|node|init|health|ledger|admin|switches`.
+"""The operator's command: `python -m workers up|api|control|node|init|health|ledger|admin|switches|quotas`.
 
 Each command imports only what it runs, since a process should not pay for the others' libraries.
 """
@@ -116,6 +116,15 @@ def switches(context: typer.Context) -> None:
         from workers.switches import app as commands
 
     commands(context.args, prog_name="python -m workers switches")
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
+def quotas(context: typer.Context) -> None:
+    """Bound what organisations and their projects may have: list, set, clear."""
+    with loading():
+        from workers.quotas import app as commands
+
+    commands(context.args, prog_name="python -m workers quotas")
 
 
 @app.command()

@@ -32,7 +32,7 @@ Reason = Annotated[str, typer.Option(help="Why, told to everybody who meets it."
 @app.command("list")
 def list_switches() -> None:
     """Tell which switches are on."""
-    for each in _run(read_switches):
+    for each in run_on_database(read_switches):
         typer.echo(_told(each))
 
 
@@ -40,7 +40,7 @@ def list_switches() -> None:
 def pause(kind: KindName, reason: Reason = "maintenance") -> None:
     """Refuse new objects of a kind with AdmissionsPaused; what exists goes on."""
     name = _kind(kind)
-    _run(lambda database: turn_on(database, Switch.PAUSE, name, reason))
+    run_on_database(lambda database: turn_on(database, Switch.PAUSE, name, reason))
     typer.echo(f"new {KINDS[name].plural} are paused")
 
 
@@ -48,25 +48,27 @@ def pause(kind: KindName, reason: Reason = "maintenance") -> None:
 def resume(kind: KindName) -> None:
     """Take new objects of a kind again."""
     name = _kind(kind)
-    was_on = _run(lambda database: turn_off(database, Switch.PAUSE, name))
+    was_on = run_on_database(lambda database: turn_off(database, Switch.PAUSE, name))
     typer.echo(f"new {KINDS[name].plural} are admitted" if was_on else f"new {KINDS[name].plural} were not paused")
 
 
 @app.command()
 def suspend(org: OrgName = FIRST_ORG, reason: Reason = "suspended by an operator") -> None:
     """Run nothing for an organisation: its calls wait, its workers leave, new work gets ComputeSuspended."""
-    _run(lambda database: turn_on(database, Switch.SUSPEND, org, reason))
+    run_on_database(lambda database: turn_on(database, Switch.SUSPEND, org, reason))
     typer.echo(f"the compute of {org} is suspended")
 
 
 @app.command()
 def restore(org: OrgName = FIRST_ORG) -> None:
     """Run what an organisation asks for again."""
-    was_on = _run(lambda database: turn_off(database, Switch.SUSPEND, org))
+    was_on = run_on_database(lambda database: turn_off(database, Switch.SUSPEND, org))
     typer.echo(f"the compute of {org} is restored" if was_on else f"the compute of {org} was not suspended")
 
 
-def _run(do: Callable[[Database], Awaitable[Result]]) -> Result:
+def run_on_database(do: Callable[[Database], Awaitable[Result]]) -> Result:
+    """What `do` gives on the database of this installation."""
+
     async def run() -> Result:
         database = Database(read_settings().database_url, pool_size=1)
         await database.open()

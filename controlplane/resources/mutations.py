@@ -15,6 +15,7 @@ import orjson
 
 from controlplane.errors import ApiError, Reason, not_found
 from controlplane.ids import generated_name
+from controlplane.limits.quotas import QuotaUse
 from controlplane.machinery.conditions import Condition, with_condition
 from controlplane.machinery.kind import Kind
 from controlplane.machinery.managed_fields import managed_fields, with_managed_fields
@@ -96,10 +97,12 @@ class Create:
         self._hooks = hooks
         self._keyed = keyed
         self._as_list = as_list
+        first = creations[0].key  # all are of one kind and project
+        self._quota = QuotaUse(kind.kind, first.org, first.project)
 
     def reads(self) -> Reads:
         keys: list[Key] = []
-        loads: list[tuple[Loader, Hashable]] = []
+        loads: list[tuple[Loader, Hashable]] = [*self._quota.loads()]
         for creation in self._creations:
             reads = self._hooks.reads_create(creation.key, creation.document)
             keys.append(creation.key)
@@ -122,6 +125,8 @@ class Create:
         if taken:
             raise NamesTakenError(self._kind, taken, self._creations[taken[0]].key.name)
         admitted = [self._admit(tx, creation) for creation in self._creations]
+        new = sum(is_new for _, is_new in admitted)
+        self._quota.check(tx, new)
         documents = []
         created = False
         for creation, (document, is_new) in zip(self._creations, admitted, strict=True):
@@ -133,6 +138,7 @@ class Create:
         answer = Answer(HTTP_CREATED if created else HTTP_OK, self._body(documents))
         if self._keyed is not None:
             keep_answer(tx, self._keyed, answer)
+        self._quota.take(tx, new)
         return answer
 
     def _admit(self, tx: Tx, creation: Creation) -> tuple[Document, bool]:

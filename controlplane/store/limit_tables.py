@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import CheckConstraint, Column, Text
 from sqlmodel import Field, SQLModel
 
-from controlplane.store.columns import text_column, time_column
+from controlplane.store.columns import bigint_column, text_column, time_column
 
 
 class OperatorSwitchRow(SQLModel, table=True):
@@ -20,3 +20,15 @@ class OperatorSwitchRow(SQLModel, table=True):
     subject: str = Field(sa_column=Column(Text, primary_key=True))
     reason: str = Field(sa_column=text_column())
     since: datetime = Field(sa_column=time_column())
+
+
+class QuotaRow(SQLModel, table=True):
+    """How much an organisation may have, or one of its projects; `project` is "" for the whole organisation."""
+
+    __tablename__ = "quotas"
+    __table_args__ = (CheckConstraint("amount_max >= 0", name="quotas_amount"),)
+
+    org: str = Field(sa_column=Column(Text, primary_key=True))
+    project: str = Field(sa_column=Column(Text, primary_key=True))
+    counter: str = Field(sa_column=Column(Text, primary_key=True))
+    amount_max: int = Field(sa_column=bigint_column())

@@ -1,0 +1,48 @@
+"""The operator's quotas: `python -m workers quotas list|set|clear`.
+
+They need PostgreSQL and nothing else of the server, and hold from the next create on. Setting one twice changes
+nothing, so a command whose answer was lost is repeated without harm.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from controlplane.identity.bootstrap import FIRST_ORG
+from controlplane.limits.quotas import Counter, Quota, clear_quota, read_quotas, set_quota
+from workers.switches import run_on_database
+
+app = typer.Typer(no_args_is_help=True, help="Bound what organisations and their projects may have.")
+
+Counted = Annotated[Counter, typer.Argument(help="What is counted.")]
+Org = Annotated[str, typer.Option(help="The organisation.")]
+Project = Annotated[str, typer.Option(help="One project of it; without one the whole organisation is bounded.")]
+
+
+@app.command("list")
+def list_quotas(org: Org = FIRST_ORG) -> None:
+    """Tell the quotas of an organisation and its projects."""
+    for quota in run_on_database(lambda database: read_quotas(database, org)):
+        typer.echo(f"{quota.counter:<22} {quota.amount_max:<12} {quota.project or 'the organisation'}")
+
+
+@app.command("set")
+def set_(
+    counter: Counted,
+    amount: Annotated[int, typer.Argument(min=0, max=1 << 40, help="The most that there may be.")],
+    org: Org = FIRST_ORG,
+    project: Project = "",
+) -> None:
+    """Refuse what would be more than this with QuotaExceeded; what there is stays."""
+    quota = Quota(org=org, project=project, counter=counter, amount_max=amount)
+    run_on_database(lambda database: set_quota(database, quota))
+    typer.echo(f"{counter}: at most {amount}")
+
+
+@app.command()
+def clear(counter: Counted, org: Org = FIRST_ORG, project: Project = "") -> None:
+    """Count no longer."""
+    was_set = run_on_database(lambda database: clear_quota(database, org, project, counter))
+    typer.echo(f"{counter}: no quota" if was_set else f"{counter}: there was no quota")
