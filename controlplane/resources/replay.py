@@ -23,6 +23,7 @@ _PASSING = frozenset(
         Reason.REQUEST_IN_PROGRESS,
         Reason.IDEMPOTENCY_KEY_REUSED,
         Reason.QUOTA_EXCEEDED,
+        Reason.COMPUTE_SUSPENDED,
         Reason.TOO_MANY_REQUESTS,
     }
 )

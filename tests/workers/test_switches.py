@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,12 +72,16 @@ async def test_an_organisation_whose_compute_is_suspended_starts_nothing_and_rea
     assert await reason_of(served, "apps", {"metadata": {"name": "a"}, "spec": {}}) == ""
     assert (await served.client.get(f"{served.path}/functioncalls/{waiting}")).status_code == 200
     assert (await worker.claim())["calls"] == []
+    keyed: dict[str, Any] = {"json": NEW_FUNCTION, "headers": {"Idempotency-Key": "k"}}
+    assert (await served.client.post(f"{served.path}/functions", **keyed)).status_code == 403
     await turn(served, "restore", "default")
 
     async def is_handed_out() -> bool:
         return [call["id"] for call in (await worker.claim())["calls"]] == [waiting]
 
     await eventually(is_handed_out, within=WITHIN_SECONDS)
+    # The refusal told of the moment, so the key does not keep it.
+    assert (await served.client.post(f"{served.path}/functions", **keyed)).status_code == 201
 
 
 async def test_a_process_that_starts_knows_the_switches(served: ServedApi, tmp_path: Path) -> None:
