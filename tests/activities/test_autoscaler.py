@@ -17,6 +17,7 @@ from activities.farewell import Farewell
 from activities.queue_explainer import QueueExplainer
 from controlplane.calls.outcomes import CallRules
 from controlplane.ledger.worker_accounts import FundingRules
+from controlplane.limits.switches import Switch, turn_off, turn_on
 from controlplane.resources.answers import DeleteOptions
 from tests.fixtures.control import ControlWorld, open_world
 from tests.fixtures.eventually import eventually
@@ -70,3 +71,22 @@ async def test_a_process_that_is_not_elected_notes_nothing_and_looks_at_everythi
     with contextlib.suppress(asyncio.CancelledError):
         await running
     assert made._due == {}
+
+
+async def test_the_workers_of_a_suspended_organisation_leave_and_come_back_when_it_is_restored(
+    world: ControlWorld,
+) -> None:
+    async def live() -> int:
+        count: int = await world.core.database.fetchval("SELECT count(*) FROM attempts WHERE finished_at IS NULL")
+        return count
+
+    async def none_is_live() -> bool:
+        return await live() == 0
+
+    async with world.running():
+        await world.function(scaling={"minWorkers": 1, "maxWorkers": 1})
+        await eventually(live, within=60)
+        await turn_on(world.core.database, Switch.SUSPEND, "default", "unpaid")
+        await eventually(none_is_live, within=60)
+        await turn_off(world.core.database, Switch.SUSPEND, "default")
+        await eventually(live, within=60)
