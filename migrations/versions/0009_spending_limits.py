@@ -1,6 +1,6 @@
 """spending limits: what Budgets and capped Functions have spent and hold, and the reservations of running calls
 
-Revision: 0008, after 0007.
+Revision: 0009, after 0008.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = '0008'
-down_revision = '0007'
+revision = '0009'
+down_revision = '0008'
 branch_labels = None
 depends_on = None
 

@@ -1,6 +1,6 @@
 """switches of the operator: kinds whose admissions are paused, organisations whose compute is suspended
 
-Revision: 0012, after 0008.
+Revision: 0010, after 0009.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = '0012'
-down_revision = '0008'
+revision = '0010'
+down_revision = '0009'
 branch_labels = None
 depends_on = None
 

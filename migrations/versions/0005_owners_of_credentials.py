@@ -1,6 +1,6 @@
 """owners of credentials: members and service accounts bound what their keys may do, also keys that were made before
 
-Revision: 0010, after 0009.
+Revision: 0005, after 0004.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
-revision = '0010'
-down_revision = '0009'
+revision = '0005'
+down_revision = '0004'
 branch_labels = None
 depends_on = None
 

@@ -1,6 +1,6 @@
 """roles: a key does no more than the role of its owner
 
-Revision: 0009, after 0003.
+Revision: 0004, after 0003.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = '0009'
+revision = '0004'
 down_revision = '0003'
 branch_labels = None
 depends_on = None

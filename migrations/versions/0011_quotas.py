@@ -1,6 +1,6 @@
 """quotas of organisations and projects
 
-Revision: 0013, after 0012.
+Revision: 0011, after 0010.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = '0013'
-down_revision = '0012'
+revision = '0011'
+down_revision = '0010'
 branch_labels = None
 depends_on = None
 

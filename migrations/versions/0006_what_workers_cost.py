@@ -1,6 +1,6 @@
 """what workers cost: accounts of those that live, sums by Function, and the segment that an entry of the ledger is for
 
-Revision: 0005, after 0010.
+Revision: 0006, after 0005.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = '0005'
-down_revision = '0010'
+revision = '0006'
+down_revision = '0005'
 branch_labels = None
 depends_on = None
 
