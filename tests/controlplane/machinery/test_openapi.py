@@ -60,8 +60,8 @@ def test_every_verb_of_a_kind_is_an_operation_and_no_other_is(kind: Kind) -> Non
 def test_every_write_can_be_rehearsed_and_validated(kind: Kind) -> None:
     listed = DOCUMENT["paths"][collection(kind)]
     named = DOCUMENT["paths"][f"{collection(kind)}/{{name}}"]
-    made = [listed["post"]] if Verb.CREATE in kind.verbs else []
-    for operation in (*made, named["put"], named["patch"]):
+    written = {Verb.CREATE: (listed, "post"), Verb.UPDATE: (named, "put"), Verb.PATCH: (named, "patch")}
+    for operation in (path[method] for verb, (path, method) in written.items() if verb in kind.verbs):
         assert {"dryRun", "fieldManager", "fieldValidation"} <= {
             parameter["name"] for parameter in operation["parameters"]
         }
