@@ -144,8 +144,8 @@ def _charge(number: int, transfer: CallTransfer | None, dispatch: PastDispatch |
     basis = transfer.basis
     if basis is not None:
         shown |= {
-            "startTime": format_time_micro(basis.period_start),
-            "endTime": format_time_micro(basis.period_end),
+            "chargedFrom": format_time_micro(basis.period_start),
+            "chargedUntil": format_time_micro(basis.period_end),
             "seconds": worker_seconds(basis.period_start, basis.period_end),
             "rateUSDPerHour": format_money(basis.rate_micro_usd_per_hour),
             "shares": basis.shares,

@@ -194,8 +194,8 @@ def _shown_worker(row: Any) -> Document:  # noqa: ANN401 - a driver row
     return {
         "attempt": row["subject_name"],
         "segment": row["segment"],
-        "startTime": format_time_micro(row["period_start"]),
-        "endTime": format_time_micro(row["period_end"]),
+        "chargedFrom": format_time_micro(row["period_start"]),
+        "chargedUntil": format_time_micro(row["period_end"]),
         "seconds": row["seconds"],
         "rateUSDPerHour": format_money(row["rate_micro_usd_per_hour"]),
         "shares": row["shares"],

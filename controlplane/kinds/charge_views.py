@@ -17,8 +17,10 @@ class CallCharge(ApiModel):
 
     dispatch: int | None = Field(default=None, description="Which dispatch of the call, from 1.")
     attempt: str | None = Field(default=None, description="The worker that had it; unset for dispatches long ago.")
-    start_time: str | None = Field(default=None, description="From when it is charged.")
-    end_time: str | None = Field(default=None, description="Until when it is charged.")
+    charged_from: str | None = Field(
+        default=None, description="From when, to the microsecond: `seconds` follow from it."
+    )
+    charged_until: str | None = Field(default=None, description="Until when, likewise.")
     seconds: int | None = Field(default=None, description="Whole seconds of it; a begun second counts.")
     rate_usd_per_hour: Money | None = Field(default=None, description="What its worker costs an hour.")
     shares: int | None = Field(default=None, description="Places of that worker, which share the rate.")
@@ -71,8 +73,8 @@ class WorkerCharge(ApiModel):
 
     attempt: str = Field(description="The worker.")
     segment: str = Field(description="Boot, Running, Restore or Teardown.")
-    start_time: str = Field(description="When the period began.")
-    end_time: str = Field(description="When the period ended.")
+    charged_from: str = Field(description="When the period began, to the microsecond.")
+    charged_until: str = Field(description="When the period ended.")
     seconds: int = Field(description="Seconds of it that are charged: of places that held no call, or of the worker.")
     rate_usd_per_hour: Money = Field(description="What the worker costs an hour.")
     shares: int = Field(description="Places of the worker, which share the rate; 1 for what has no places.")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 
 from tests.api.test_access import key
 from tests.fixtures.app import CALL, ROOT, ServedApi
+from tests.fixtures.http_worker import start_worker
 
 VIEWS = {"wait": "FunctionCallWait", "timeline": "FunctionCallTimeline", "charges": "FunctionCallCharges"}
 
@@ -39,6 +42,19 @@ async def test_the_wait_says_what_is_missing(project: ServedApi, call: str) -> N
     assert status["reason"] == "NoWorker"
     assert status["message"] == "1st in its session, no sessions before it; no worker yet: one is about to be started"
     assert status["queue"] == {"position": 1, "sessionsAhead": 0, "callsAhead": 0, "queued": 1}
+
+
+async def test_the_charges_of_a_call_and_its_function_agree_with_the_ledger(project: ServedApi, call: str) -> None:
+    worker = await start_worker(project)
+    [given] = (await worker.claim())["calls"]
+    result = {"encoding": "JSON", "inline": "MQ==", "sha256": hashlib.sha256(b"1").hexdigest()}
+    await worker.claim({"call": given["id"], "outcome": "Succeeded", "result": result}, take=0)
+    of_call = (await project.client.get(f"{call}/charges")).json()["status"]
+    of_function = (await project.client.get(f"{project.path}/functions/f/charges")).json()["status"]
+    [charge] = of_call["charges"]
+    assert (charge["seconds"], charge["amountUSD"], of_call["equal"]) == (1, "0.00001", True)
+    assert charge["chargedFrom"] < charge["chargedUntil"]
+    assert (of_function["totalUSD"], of_function["ledgerUSD"], of_function["equal"]) == ("0.00001", "0.00001", True)
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -36,8 +36,8 @@ async def test_a_call_tells_how_its_cost_came_about(calls: Calls, inspecting: In
         {
             "dispatch": 1,
             "attempt": first.claimant.attempt,
-            "startTime": "2026-11-29T12:00:00.000000Z",
-            "endTime": "2026-11-29T12:00:03.200000Z",
+            "chargedFrom": "2026-11-29T12:00:00.000000Z",
+            "chargedUntil": "2026-11-29T12:00:03.200000Z",
             "seconds": 4,
             "rateUSDPerHour": "0.036",
             "shares": 4,
@@ -49,8 +49,8 @@ async def test_a_call_tells_how_its_cost_came_about(calls: Calls, inspecting: In
         {
             "dispatch": 2,
             "attempt": second.claimant.attempt,
-            "startTime": "2026-11-29T12:00:11.200000Z",
-            "endTime": "2026-11-29T12:00:11.300000Z",
+            "chargedFrom": "2026-11-29T12:00:11.200000Z",
+            "chargedUntil": "2026-11-29T12:00:11.300000Z",
             "seconds": 1,
             "rateUSDPerHour": "0.036",
             "shares": 4,
