@@ -26,7 +26,6 @@ from controlplane.calls.queries import (
     FROM_THE_FIRST_SESSION,
     CallQueries,
     SessionAfter,
-    StartLook,
     UnreportedCall,
     UnstartedCall,
 )
@@ -244,9 +243,9 @@ class Starter:
         if now < self._not_before and self._pacing.is_busy(traffic):
             return []
         room = self._pacing.in_flight(traffic) - self._board.count
-        calls = await self._fresh(self._behind.look, room)
+        calls = await self._in_turn(self._behind, room)
         if len(calls) < room:
-            calls += await self._fresh(self._queued.look, min(room - len(calls), await self._openings(len(calls))))
+            calls += await self._in_turn(self._queued, min(room - len(calls), await self._openings(len(calls))))
         self._waiting = self._waiting or bool(calls)
         self._not_before = now + self._pacing.pause_seconds(traffic) if calls else self._not_before
         return calls
@@ -266,6 +265,12 @@ class Starter:
             return []
         found = await find(room + self._board.count)
         return [call for call in found if not self._board.is_pending(call.ref.uid)][:room]
+
+    async def _in_turn(self, rounds: _Rounds, room: int) -> list[UnstartedCall]:
+        """The same of calls whose sessions have turns."""
+        calls = await self._fresh(rounds.look, room)
+        rounds.took(calls)
+        return calls
 
     def _spawn(self, call: UnstartedCall, *, urgent: bool) -> None:
         self._board.started(call.ref.uid)
@@ -314,17 +319,20 @@ class Starter:
 
 
 class _Rounds:
-    """Looks for unstarted calls of one kind, each of which goes on after the sessions of the last."""
+    """Looks for unstarted calls of one kind, each of which goes on after the session that had the last turn."""
 
-    def __init__(self, find: Callable[[int, SessionAfter], Awaitable[StartLook]]) -> None:
+    def __init__(self, find: Callable[[int, SessionAfter], Awaitable[list[UnstartedCall]]]) -> None:
         self._find = find
         self._after = FROM_THE_FIRST_SESSION
 
     async def look(self, limit: int) -> list[UnstartedCall]:
         """Up to `limit` calls, one of each session in turn."""
-        found = await self._find(limit, self._after)
-        self._after = found.next_after
-        return found.calls
+        return await self._find(limit, self._after)
+
+    def took(self, calls: Sequence[UnstartedCall]) -> None:
+        """These of the calls that were found have had their turns."""
+        if calls:
+            self._after = calls[-1].place
 
 
 def _reference(call: CallRef) -> CallReference:

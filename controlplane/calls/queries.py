@@ -60,12 +60,19 @@ class UnstartedCall:
 
     ref: CallRef
     ended: Ended | None = None
+    session: str = ""
 
     @classmethod
     def from_record(cls, record: asyncpg.Record) -> UnstartedCall:
-        """The call from a record with its state and outcome."""
+        """The call from a record with its state, outcome and session."""
         outcome = CallRow.outcome_of(record) if record["state"] == CallState.DONE else None
-        return cls(ref=CallRef.from_record(record), ended=CallOutcome.from_json(outcome).ended if outcome else None)
+        ended = CallOutcome.from_json(outcome).ended if outcome else None
+        return cls(ref=CallRef.from_record(record), ended=ended, session=record["session"])
+
+    @property
+    def place(self) -> SessionAfter:
+        """Its session among all."""
+        return self.ref.org, self.ref.project, self.session
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,24 +94,28 @@ SELECT uid, org, project, name FROM calls
 WHERE NOT has_workflow AND state IN ('deciding', 'waiting') ORDER BY seq LIMIT $1
 """
 
-# A loose scan: one index probe finds the next session that has an unstarted call, so a session of any length costs
-# one.
+# A loose scan that goes round: one index probe finds the next session that has an unstarted call, so a session of any
+# length costs one. After the last session come the first ones, as far as where it began.
 _FAIRLY = """
 WITH RECURSIVE sessions AS (
-    (SELECT org, project, session, 1 AS number FROM calls
-    WHERE $unstarted AND (org, project, session) > ($2, $3, $4)
-    ORDER BY org, project, session LIMIT 1)
+    SELECT $2::text AS org, $3::text AS project, $4::text AS session, 0 AS number, false AS wrapped
     UNION ALL
-    SELECT n.org, n.project, n.session, s.number + 1 FROM sessions s
+    SELECT n.org, n.project, n.session, s.number + 1, n.wrapped FROM sessions s
     CROSS JOIN LATERAL (
-        SELECT org, project, session FROM calls
+        (SELECT org, project, session, s.wrapped AS wrapped FROM calls
         WHERE $unstarted AND (org, project, session) > (s.org, s.project, s.session)
-        ORDER BY org, project, session LIMIT 1
+            AND (NOT s.wrapped OR (org, project, session) <= ($2, $3, $4))
+        ORDER BY org, project, session LIMIT 1)
+        UNION ALL
+        (SELECT org, project, session, true FROM calls
+        WHERE $unstarted AND NOT s.wrapped AND (org, project, session) <= ($2, $3, $4)
+        ORDER BY org, project, session LIMIT 1)
+        ORDER BY wrapped LIMIT 1
     ) AS n
     WHERE s.number < $5
 )
-SELECT c.uid, c.org, c.project, c.name, c.state, c.outcome, s.session, s.number
-FROM (SELECT *, count(*) OVER () AS seen FROM sessions) AS s
+SELECT c.uid, c.org, c.project, c.name, c.state, c.outcome, s.session
+FROM (SELECT *, count(*) OVER () AS seen FROM sessions WHERE number > 0) AS s
 CROSS JOIN LATERAL (
     SELECT *, row_number() OVER (ORDER BY seq) AS turn FROM (
         SELECT uid, org, project, name, seq, state, outcome FROM calls
@@ -242,11 +253,11 @@ class CallQueries:
         """Those of these calls that have a row and no workflow yet."""
         return {record["uid"] for record in await self._database.fetch(_WITHOUT_WORKFLOW, list(uids))}
 
-    async def behind(self, limit: int, after: SessionAfter = FROM_THE_FIRST_SESSION) -> StartLook:
+    async def behind(self, limit: int, after: SessionAfter = FROM_THE_FIRST_SESSION) -> list[UnstartedCall]:
         """Calls without a workflow that run or have ended: what the engine is behind with. In the order of `_look`."""
         return await self._look(_BEHIND, limit, after)
 
-    async def queued(self, limit: int, after: SessionAfter = FROM_THE_FIRST_SESSION) -> StartLook:
+    async def queued(self, limit: int, after: SessionAfter = FROM_THE_FIRST_SESSION) -> list[UnstartedCall]:
         """Calls without a workflow that wait for a worker, which need none until they are handed out. In the order of
         `_look`."""
         return await self._look(_QUEUED, limit, after)
@@ -256,20 +267,14 @@ class CallQueries:
         count: int = await self._database.fetchval(_OPEN, limit)
         return count
 
-    async def _look(self, question: str, limit: int, after: SessionAfter) -> StartLook:
-        """Calls, oldest first in each session and one of each session in turn.
+    async def _look(self, question: str, limit: int, after: SessionAfter) -> list[UnstartedCall]:
+        """Calls, oldest first in each session and one of each session in turn, beginning behind the session `after`.
 
-        `after` is where the last look stopped; give `StartLook.next_after` back to reach sessions beyond the first
-        `_SESSIONS_MAX`. It is the beginning again after the last session.
+        No more than `_SESSIONS_MAX` sessions are seen: go on after the last call that was taken to reach the others.
         """
         # Each session has a call to start, so more sessions than calls need not be found.
-        sessions_max = min(limit, _SESSIONS_MAX)
-        records = await self._database.fetch(question, limit, *after, sessions_max)
-        calls = [UnstartedCall.from_record(record) for record in records]
-        last = max(records, key=lambda record: record["number"], default=None)
-        if last is None or last["number"] < sessions_max:
-            return StartLook(calls=calls, next_after=FROM_THE_FIRST_SESSION)
-        return StartLook(calls=calls, next_after=(last["org"], last["project"], last["session"]))
+        records = await self._database.fetch(question, limit, *after, min(limit, _SESSIONS_MAX))
+        return [UnstartedCall.from_record(record) for record in records]
 
     async def unreported(self, limit: int) -> list[UnreportedCall]:
         """Outcomes that the engine has not taken yet though it gave a token for them: decisions first, and the oldest
@@ -347,14 +352,6 @@ class CallQueries:
         if len(records) < limit:
             return SilentLook(calls=calls, next_after=SILENT_FROM_THE_START)
         return SilentLook(calls=calls, next_after=(records[-1]["updated_at"], records[-1]["uid"]))
-
-
-@dataclass(frozen=True, kw_only=True)
-class StartLook:
-    """What one look for unstarted calls found, and where the next one begins."""
-
-    calls: list[UnstartedCall]
-    next_after: SessionAfter
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -171,8 +171,8 @@ async def test_after_the_engine_was_wiped_every_call_is_started_again(calls: Cal
     assert await calls.queries.open_workflows(10) == 4
     await remember(calls, "old")
     assert await calls.writer.write(ForgetEngine("old")) is None
-    assert {found.ref.name for found in (await calls.queries.behind(10)).calls} == {running, deciding, done}
-    assert [found.ref.name for found in (await calls.queries.queued(10)).calls] == [queued]
+    assert {found.ref.name for found in await calls.queries.behind(10)} == {running, deciding, done}
+    assert [found.ref.name for found in await calls.queries.queued(10)] == [queued]
     assert await calls.queries.open_workflows(10) == 0
     assert [found.ref.name for found in await calls.queries.to_decide(10)] == [deciding]
     assert await calls.queries.unreported(10) == []
@@ -181,7 +181,7 @@ async def test_after_the_engine_was_wiped_every_call_is_started_again(calls: Cal
 async def unstarted(calls: Calls) -> dict[str, Ended | None]:
     """Calls without a workflow, and how they ended."""
     looks = [await calls.queries.behind(10), await calls.queries.queued(10)]
-    return {found.ref.name: found.ended for look in looks for found in look.calls}
+    return {found.ref.name: found.ended for look in looks for found in look}
 
 
 async def remember(calls: Calls, incarnation: str) -> None:
@@ -254,9 +254,10 @@ async def test_the_starter_sees_one_call_of_each_session_in_turn(calls: Calls, w
     big = await calls.create(*["big"] * 20)
     small = await calls.create("small")
     look = await calls.queries.queued(4)
-    assert [found.ref.name for found in look.calls] == [big[0], small[0], big[1]]
-    await calls.writer.write(MarkStarted([found.ref for found in look.calls]))
-    assert [found.ref.name for found in (await calls.queries.queued(3)).calls] == big[2:5]
+    assert [found.ref.name for found in look] == [big[0], small[0], big[1]]
+    assert [found.ref.name for found in await calls.queries.queued(2, look[0].place)] == [small[0], big[0]]
+    await calls.writer.write(MarkStarted([found.ref for found in look]))
+    assert [found.ref.name for found in await calls.queries.queued(3, look[-1].place)] == big[2:5]
 
 
 async def test_the_starter_goes_round_more_sessions_than_one_look_holds(calls: Calls, worker: ScriptedWorker) -> None:
@@ -264,10 +265,9 @@ async def test_the_starter_goes_round_more_sessions_than_one_look_holds(calls: C
     after, seen = ("", "", ""), []
     for _ in range(3):
         look = await calls.queries.queued(4, after)
-        seen += [found.ref.name for found in look.calls]
-        after = look.next_after
-    assert seen == names
-    assert after == ("", "", "")
+        seen += [found.ref.name for found in look]
+        after = look[-1].place
+    assert seen == [*names, *names[:2]]
 
 
 async def test_a_workflow_that_never_asks_is_found(calls: Calls, worker: ScriptedWorker) -> None:

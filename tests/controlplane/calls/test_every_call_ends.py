@@ -97,7 +97,7 @@ class Chaos:
     async def engine(self) -> None:
         """A starter that starts, workflows that decide, and reports that are sometimes lost."""
         queries, write = self.calls.queries, self.calls.writer.write
-        found = (*await queries.to_decide(5), *(await queries.behind(5)).calls, *(await queries.queued(2)).calls)
+        found = (*await queries.to_decide(5), *await queries.behind(5), *await queries.queued(2))
         started = [call.ref for call in found]
         await write(MarkStarted(started))
         for ref in started:
