@@ -4,31 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import httpx
-import pytest
 
-from tests.fixtures.app import CALL, FUNCTION, ROOT, ServedApi, api_settings, serve
-from tests.fixtures.commands import run_workers
+from tests.fixtures.app import FUNCTION, NEW_CALL, NEW_FUNCTION, ROOT, ServedApi
+from tests.fixtures.commands import command
 from tests.fixtures.http_worker import start_worker
-
-NEW_CALL = {"metadata": {"generateName": "c-"}, "spec": CALL}
-NEW_FUNCTION = {"metadata": {"generateName": "g-"}, "spec": FUNCTION}
-
-
-@pytest.fixture
-async def served(database_url: str, tmp_path: Path) -> AsyncIterator[ServedApi]:
-    async with serve(api_settings(database_url, tmp_path)) as api:
-        await api.function()
-        yield api
-
-
-async def command(api: ServedApi, *words: str) -> str:
-    code, told = await run_workers(api.core.settings.database_url, "quotas", *words)
-    assert code == 0, told
-    return told.strip()
 
 
 async def create(api: ServedApi, path: str, body: object, **query: str) -> httpx.Response:
@@ -36,7 +17,7 @@ async def create(api: ServedApi, path: str, body: object, **query: str) -> httpx
 
 
 async def test_a_quota_is_exact_however_many_ask_at_once(served: ServedApi) -> None:
-    assert await command(served, "set", "functions", "4") == "functions: at most 4"
+    assert await command(served, "quotas", "set", "functions", "4") == "functions: at most 4"
     answers = await asyncio.gather(
         *(create(served, f"{served.path}/functions", NEW_FUNCTION) for _ in range(20)),
         *(create(served, f"{served.path}/functions", NEW_FUNCTION, dryRun="All") for _ in range(3)),
@@ -50,13 +31,13 @@ async def test_a_quota_is_exact_however_many_ask_at_once(served: ServedApi) -> N
     assert (await create(served, f"{served.path}/functions", same)).status_code == 200
     gone = next(answer for answer in answers if answer.status_code == 201).json()["metadata"]["name"]
     await served.client.delete(f"{served.path}/functions/{gone}")
-    assert (await command(served, "list")).split() == ["functions", "4", "the", "organisation"]
-    assert await command(served, "clear", "functions") == "functions: no quota"
+    assert (await command(served, "quotas", "list")).split() == ["functions", "4", "the", "organisation"]
+    assert await command(served, "quotas", "clear", "functions") == "functions: no quota"
     assert (await create(served, f"{served.path}/functions", NEW_FUNCTION)).status_code == 201
 
 
 async def test_calls_that_wait_are_counted_and_those_that_run_are_not(served: ServedApi) -> None:
-    await command(served, "set", "functioncalls.queued", "3", "--project", "default")
+    await command(served, "quotas", "set", "functioncalls.queued", "3", "--project", "default")
     batch = {"kind": "FunctionCallList", "items": [NEW_CALL] * 4}
     too_many = await create(served, f"{served.path}/functions/f/calls", batch)
     assert (too_many.status_code, too_many.json()["reason"]) == (429, "QuotaExceeded")
@@ -69,9 +50,9 @@ async def test_calls_that_wait_are_counted_and_those_that_run_are_not(served: Se
 
 
 async def test_another_project_has_its_own_quota_within_that_of_the_organisation(served: ServedApi) -> None:
-    await command(served, "set", "projects", "2")
-    await command(served, "set", "functions", "1", "--project", "default")
-    await command(served, "set", "functions", "2")
+    await command(served, "quotas", "set", "projects", "2")
+    await command(served, "quotas", "set", "functions", "1", "--project", "default")
+    await command(served, "quotas", "set", "functions", "2")
     projects = [await create(served, f"{ROOT}/projects", {"metadata": {"name": name}}) for name in ("one", "two")]
     assert [answer.status_code for answer in projects] == [201, 429]
     assert projects[1].json()["details"] == {"quota": "projects"}

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.fixtures.app import CALL, FUNCTION, ServedApi, api_settings, serve
-from tests.fixtures.commands import run_workers
+from tests.fixtures.app import NEW_CALL, NEW_FUNCTION, ServedApi, serve
+from tests.fixtures.commands import command, run_workers
 from tests.fixtures.eventually import eventually
 from tests.fixtures.http_worker import start_worker
 
 WITHIN_SECONDS = 60
 """For what takes a second; the machine may be loaded."""
-NEW_CALL = {"metadata": {"generateName": "c-"}, "spec": CALL}
-NEW_FUNCTION = {"metadata": {"generateName": "g-"}, "spec": FUNCTION}
-
-
-@pytest.fixture
-async def served(database_url: str, tmp_path: Path) -> AsyncIterator[ServedApi]:
-    async with serve(api_settings(database_url, tmp_path)) as api:
-        await api.function()
-        yield api
-
-
-async def turn(api: ServedApi, *words: str) -> str:
-    """What a command told that went well."""
-    code, told = await run_workers(api.core.settings.database_url, "switches", *words)
-    assert code == 0, told
-    return told.strip()
 
 
 async def reason_of(api: ServedApi, plural: str, body: object, **query: str) -> str:
@@ -47,7 +30,10 @@ async def becomes(api: ServedApi, plural: str, body: object, reason: str) -> Non
 
 
 async def test_new_objects_of_a_paused_kind_are_refused_and_others_are_not(served: ServedApi) -> None:
-    assert await turn(served, "pause", "functioncalls", "--reason", "a new release") == "new functioncalls are paused"
+    assert (
+        await command(served, "switches", "pause", "functioncalls", "--reason", "a new release")
+        == "new functioncalls are paused"
+    )
     await becomes(served, "functioncalls", NEW_CALL, "AdmissionsPaused")
     answer = await served.client.post(f"{served.path}/functioncalls", json=NEW_CALL)
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
@@ -55,10 +41,10 @@ async def test_new_objects_of_a_paused_kind_are_refused_and_others_are_not(serve
     batch = {"kind": "FunctionCallList", "items": [NEW_CALL]}
     assert await reason_of(served, "functions/f/calls", batch) == "AdmissionsPaused"
     assert await reason_of(served, "functions", NEW_FUNCTION) == ""
-    assert (await turn(served, "list")).split()[:2] == ["pause", "FunctionCall"]
-    assert await turn(served, "resume", "FunctionCall") == "new functioncalls are admitted"
+    assert (await command(served, "switches", "list")).split()[:2] == ["pause", "FunctionCall"]
+    assert await command(served, "switches", "resume", "FunctionCall") == "new functioncalls are admitted"
     await becomes(served, "functioncalls", NEW_CALL, "")
-    assert await turn(served, "resume", "FunctionCall") == "new functioncalls were not paused"
+    assert await command(served, "switches", "resume", "FunctionCall") == "new functioncalls were not paused"
 
 
 async def test_an_organisation_whose_compute_is_suspended_starts_nothing_and_reads_everything(
@@ -66,7 +52,7 @@ async def test_an_organisation_whose_compute_is_suspended_starts_nothing_and_rea
 ) -> None:
     worker = await start_worker(served)
     waiting = (await served.create("functioncalls", NEW_CALL))["metadata"]["name"]
-    await turn(served, "suspend", "default", "--reason", "unpaid")
+    await command(served, "switches", "suspend", "default", "--reason", "unpaid")
     for plural, body in (("functioncalls", NEW_CALL), ("functions", NEW_FUNCTION)):
         await becomes(served, plural, body, "ComputeSuspended")
     assert await reason_of(served, "apps", {"metadata": {"name": "a"}, "spec": {}}) == ""
@@ -74,7 +60,7 @@ async def test_an_organisation_whose_compute_is_suspended_starts_nothing_and_rea
     assert (await worker.claim())["calls"] == []
     keyed: dict[str, Any] = {"json": NEW_FUNCTION, "headers": {"Idempotency-Key": "k"}}
     assert (await served.client.post(f"{served.path}/functions", **keyed)).status_code == 403
-    await turn(served, "restore", "default")
+    await command(served, "switches", "restore", "default")
 
     async def is_handed_out() -> bool:
         return [call["id"] for call in (await worker.claim())["calls"]] == [waiting]
@@ -85,14 +71,14 @@ async def test_an_organisation_whose_compute_is_suspended_starts_nothing_and_rea
 
 
 async def test_a_process_that_starts_knows_the_switches(served: ServedApi, tmp_path: Path) -> None:
-    await turn(served, "pause", "Function")
+    await command(served, "switches", "pause", "Function")
     settings = served.core.settings.model_copy(update={"switch_poll_seconds": 3_600.0})
     async with serve(settings, served.key) as another:
         assert await reason_of(another, "functions", NEW_FUNCTION) == "AdmissionsPaused"
 
 
 async def test_a_rehearsal_is_refused_as_the_create_would_be(served: ServedApi) -> None:
-    await turn(served, "pause", "FunctionCall")
+    await command(served, "switches", "pause", "FunctionCall")
     await becomes(served, "functioncalls", NEW_CALL, "AdmissionsPaused")
     answer = await served.client.post(f"{served.path}/functioncalls", json=NEW_CALL, params={"dryRun": "All"})
     assert (answer.status_code, answer.json()["reason"]) == (503, "AdmissionsPaused")
