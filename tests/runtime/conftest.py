@@ -15,6 +15,7 @@ import pytest
 from runtime.cgroups import Cgroups, open_cgroups
 from runtime.egress.limits import EgressSettings
 from runtime.environments import Environment, Environments
+from runtime.gpus import NO_GPUS, Gpus
 from runtime.host import LOCK_FILE, Host, HostLimits, open_host
 from runtime.logs import Chunk, LogLimits
 from runtime.pythons import PythonLocator, find_uv
@@ -106,8 +107,14 @@ def host_limits() -> HostLimits:
 
 
 @pytest.fixture
+def host_gpus() -> Gpus:
+    """Of `host`, likewise."""
+    return NO_GPUS
+
+
+@pytest.fixture
 async def host(
-    tmp_path: Path, environments_directory: Path, api: ScriptedApi, host_limits: HostLimits
+    tmp_path: Path, environments_directory: Path, api: ScriptedApi, host_limits: HostLimits, host_gpus: Gpus
 ) -> AsyncIterator[Host]:
     opened = await open_host(
         directory=tmp_path / "node",
@@ -115,6 +122,7 @@ async def host(
         api_url=api.url,
         environ=os.environ,
         limits=host_limits,
+        gpus=host_gpus,
     )
     yield opened
     await opened.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ import pytest
 from activities.run_worker import worker_exit
 from runtime import gpus as gpus_module
 from runtime.gpus import Gpu, GpuRequest, Gpus, GpuUnavailableError, read_inventory
-from runtime.host import Host, HostLimits, open_host
+from runtime.host import Host
 from runtime.plans import StartPlan, WorkerPlan
 from runtime.supervisor import WorkerSupervisor
 from runtime.variables import WorkerIdentity
@@ -21,7 +21,6 @@ from tests.fixtures.eventually import eventually
 from tests.runtime import fake_nvml
 from tests.runtime.conftest import OWN_MINOR, Log
 from tests.runtime.fake_nvml import FakeGpu
-from tests.runtime.scripted_api import ScriptedApi
 
 H100 = "NVIDIA H100 80GB HBM3"
 LOOK = "ls /dev | grep nvidia; echo $CUDA_VISIBLE_DEVICES"
@@ -148,19 +147,8 @@ def test_a_host_without_library_driver_or_accelerator_says_which(read: Read) -> 
 
 
 @pytest.fixture
-async def gpu_host(
-    read: Read, tmp_path: Path, environments_directory: Path, api: ScriptedApi, host_limits: HostLimits
-) -> AsyncIterator[Host]:
-    opened = await open_host(
-        directory=tmp_path / "node",
-        environments=environments_directory,
-        api_url=api.url,
-        environ=os.environ,
-        limits=host_limits,
-        gpus=read(*pair()),
-    )
-    yield opened
-    await opened.close()
+def host_gpus(read: Read) -> Gpus:
+    return read(*pair())
 
 
 def supervisor(host: Host, log: Log, name: str, script: str, request: GpuRequest | None) -> WorkerSupervisor:
@@ -172,31 +160,29 @@ def supervisor(host: Host, log: Log, name: str, script: str, request: GpuRequest
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-async def test_a_worker_sees_its_own_accelerator_alone_and_gives_it_back(gpu_host: Host, log: Log) -> None:
+async def test_a_worker_sees_its_own_accelerator_alone_and_gives_it_back(host: Host, log: Log) -> None:
     one = GpuRequest(types=["H100"], count=1)
-    first = supervisor(gpu_host, log, "att_first", f"{LOOK}; echo > /dev/nvidia0 && exec sleep 600", one)
-    running = asyncio.create_task(first.run(gpu_host.attempt_directory("att_first")))
+    first = supervisor(host, log, "att_first", f"{LOOK}; echo > /dev/nvidia0 && exec sleep 600", one)
+    running = asyncio.create_task(first.run(host.attempt_directory("att_first")))
     await eventually(lambda: "GPU-a" in log.text("stdout") or running.done(), within=60)
     assert log.text("stdout") == ["nvidia-uvm", "nvidia0", "nvidiactl", "GPU-a"]
     second = Log()
-    await supervisor(gpu_host, second, "att_second", LOOK, one).run(gpu_host.attempt_directory("att_second"))
+    await supervisor(host, second, "att_second", LOOK, one).run(host.attempt_directory("att_second"))
     assert second.text("stdout") == ["nvidia-uvm", "nvidia1", "nvidiactl", "GPU-b"]
-    both = supervisor(gpu_host, Log(), "att_both", LOOK, GpuRequest(types=["H100"], count=2))
-    busy = worker_exit(await both.run(gpu_host.attempt_directory("att_both")))
+    both = supervisor(host, Log(), "att_both", LOOK, GpuRequest(types=["H100"], count=2))
+    busy = worker_exit(await both.run(host.attempt_directory("att_both")))
     assert (busy.outcome, busy.message) == ("PlatformAway", "this host has 2 of H100, and others use too many of them")
     first.kill("the test is over")
     await running
-    gpu_host.gpus.lease(GpuRequest(types=["H100"], count=2)).release()
+    host.gpus.lease(GpuRequest(types=["H100"], count=2)).release()
 
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-async def test_a_worker_that_asks_for_none_sees_none_and_one_that_asks_for_others_is_told(
-    gpu_host: Host, log: Log
-) -> None:
-    await supervisor(gpu_host, log, "att_none", LOOK, None).run(gpu_host.attempt_directory("att_none"))
+async def test_a_worker_that_asks_for_none_sees_none_and_one_that_asks_for_others_is_told(host: Host, log: Log) -> None:
+    await supervisor(host, log, "att_none", LOOK, None).run(host.attempt_directory("att_none"))
     assert log.text("stdout") == [""]
-    other = supervisor(gpu_host, log, "att_other", LOOK, GpuRequest(types=["B200"], count=1))
-    ended = worker_exit(await other.run(gpu_host.attempt_directory("att_other")))
+    other = supervisor(host, log, "att_other", LOOK, GpuRequest(types=["B200"], count=1))
+    ended = worker_exit(await other.run(host.attempt_directory("att_other")))
     assert ended.outcome == "NotStarted"
     assert ended.message == f"`spec.resources.gpu` asks for 1 of B200, and this host has 2 of {H100}"
