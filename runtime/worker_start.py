@@ -12,8 +12,9 @@ runs; nothing may import it. The loop differs from a plain one in three ways.
   asks for it, and the server is told when the last thread of a cancelled call has ended. Without these words, which are
   not part of the claims, everything works as the protocol has it, later.
 * A call that raises is always reported. The public worker catches `Exception` and puts it in words; a
-  `KeyboardInterrupt`, a `SystemExit` or an exception without words would end the worker and all calls beside it, and a
-  `StopIteration` from a thread is refused by futures before Python 3.12: its call would hang until the deadline.
+  `KeyboardInterrupt` or an exception without words would end the worker and all calls beside it, and a `StopIteration`
+  from a thread is refused by futures before Python 3.12: its call would hang until the deadline. `sys.exit` ends the
+  worker, as it says (docs/decisions/0037-what-a-function-raises-is-reported.md).
 
     argv: [GRANT_FD]
 
@@ -164,7 +165,7 @@ class Raised(BaseException):
 
 
 class Contained(Coroutine[Any, Any, Any]):
-    """A coroutine that does not let a KeyboardInterrupt or SystemExit of the user's code through to the loop."""
+    """A coroutine that does not let a KeyboardInterrupt of the user's code through to the loop."""
 
     def __init__(self, coroutine: types.CoroutineType[Any, Any, Any]) -> None:
         self.coroutine = coroutine
@@ -184,7 +185,7 @@ class Contained(Coroutine[Any, Any, Any]):
     def step(self, advance: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401 - as it is
         try:
             return advance(*arguments)
-        except (KeyboardInterrupt, SystemExit) as error:
+        except KeyboardInterrupt as error:
             raise Raised(error) from None
 
 
@@ -198,7 +199,7 @@ class Reported(Contained):
     def step(self, advance: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401 - as it is
         try:
             return advance(*arguments)
-        except (StopIteration, asyncio.CancelledError):
+        except (StopIteration, asyncio.CancelledError, SystemExit):
             raise
         except BaseException as error:
             told = _in_words(error.error if isinstance(error, Raised) else self._first(error))

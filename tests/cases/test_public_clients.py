@@ -53,7 +53,6 @@ RAISED = {
     "lock": "quirks.LockedError",
     "stop": "RuntimeError",
     "interrupt": "KeyboardInterrupt",
-    "exit": "SystemExit",
     "speechless": "quirks.SpeechlessError",
 }
 """What each of them is reported as, whatever the caller can make of it."""

@@ -45,7 +45,6 @@ FAILURES = {
     "lock": LockedError,
     "stop": lambda: StopIteration("no more"),
     "interrupt": lambda: KeyboardInterrupt("by hand"),
-    "exit": lambda: SystemExit(3),
     "speechless": SpeechlessError,
 }
 
