@@ -14,7 +14,7 @@ runs; nothing may import it. The loop differs from a plain one in three ways.
 * A call that raises is always reported. The public worker catches `Exception` and puts it in words; a
   `KeyboardInterrupt` or an exception without words would end the worker and all calls beside it, and a `StopIteration`
   from a thread is refused by futures before Python 3.12: its call would hang until the deadline. `sys.exit` ends the
-  worker, as it says (docs/decisions/0037-what-a-function-raises-is-reported.md).
+  worker, as it says (docs/decisions/0036-what-a-function-raises-is-reported.md).
 
     argv: [GRANT_FD]
 
