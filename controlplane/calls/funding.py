@@ -15,9 +15,8 @@ from controlplane.calls.outcomes import duration_seconds
 from controlplane.calls.rows import CallRow
 from controlplane.calls.wants import Want
 from controlplane.ledger.limits import Limit
-from controlplane.ledger.pricing import most_micro_usd
+from controlplane.ledger.pricing import flat_price, most_micro_usd
 from controlplane.ledger.reservations import Reservations
-from controlplane.machinery.quantities import parse_money
 from controlplane.settings import Settings
 from controlplane.store.contract import Document
 
@@ -73,7 +72,7 @@ class Funding:
 def most_of_call(document: Document, shares: int, settings: Settings) -> int:
     """The most that one dispatch of a call may cost on a worker of so many places, in micro-USD."""
     timeout = document["spec"].get("timeout") or settings.call_timeout_default
-    rate = parse_money(settings.worker_rate_usd_per_hour)
+    rate = flat_price(settings.worker_rate_usd_per_hour).rate_micro_usd_per_hour
     return most_micro_usd(duration_seconds(timeout), settings.deadline_grace_seconds, rate, shares)
 
 

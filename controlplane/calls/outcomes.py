@@ -21,10 +21,10 @@ from controlplane.calls.rows import CallRow, CallState
 from controlplane.calls.transitions import Ending
 from controlplane.clock import format_time
 from controlplane.kinds.quotes import within_quote
-from controlplane.ledger.pricing import FLAT_BOOK
+from controlplane.ledger.pricing import flat_price
 from controlplane.ledger.transfers import Basis, Subject, charge, record
 from controlplane.ledger.worker_accounts import CallWork
-from controlplane.machinery.quantities import parse_duration, parse_money
+from controlplane.machinery.quantities import parse_duration
 from controlplane.settings import Settings
 from controlplane.store.contract import Document, Tx
 from controlplane.store.finalizers import CALL, is_deleting, settle, without_finalizer
@@ -48,8 +48,7 @@ class CallRules:
     def from_settings(cls, settings: Settings) -> CallRules:
         """The rules of this server."""
         return cls(
-            rate_micro_usd_per_hour=parse_money(settings.worker_rate_usd_per_hour),
-            pricebook=f"{FLAT_BOOK}{settings.worker_rate_usd_per_hour}",
+            **vars(flat_price(settings.worker_rate_usd_per_hour)),
             retry_jitter_fraction=settings.retry_jitter_fraction,
             deadline_early_seconds=settings.deadline_early_seconds,
             deadline_grace_seconds=settings.deadline_grace_seconds,

@@ -7,6 +7,7 @@ distribution, and fewer than nine calls tell no 90th percentile at all.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -56,10 +57,10 @@ def from_past(past: Sequence[PastCall], price: Price) -> Amounts | None:
 
 def from_limits(timeout_seconds: float, retries_max: int, price: Price) -> Amounts:
     """Bounds for a call that nothing is known of: one run to its timeout, and the same with every retry."""
-    seconds = max(1, -int(-timeout_seconds // 1))
+    seconds = max(1, math.ceil(timeout_seconds))
     return Amounts(p50_micro_usd=price.of([seconds]), p90_micro_usd=price.of([seconds] * (1 + retries_max)))
 
 
 def _order_statistic(ordered: Sequence[int], quantile: Fraction) -> int:
-    rank = -(-quantile * (len(ordered) + 1) // 1)
-    return ordered[min(int(rank), len(ordered)) - 1]
+    rank = math.ceil(quantile * (len(ordered) + 1))
+    return ordered[min(rank, len(ordered)) - 1]

@@ -15,8 +15,8 @@ from controlplane.kinds.accelerators import are_offered
 from controlplane.kinds.money import EstimateWarning
 from controlplane.kinds.quotes import within_quote
 from controlplane.ledger.pricebook import PriceBook
-from controlplane.ledger.pricing import FLAT_BOOK
-from controlplane.machinery.quantities import format_duration, parse_duration, parse_money
+from controlplane.ledger.pricing import flat_price
+from controlplane.machinery.quantities import format_duration, parse_duration
 from controlplane.placement.candidates import Candidate, book_candidates, local_candidate
 from controlplane.placement.demand import Demand
 from controlplane.placement.filters import excluded_by
@@ -67,7 +67,8 @@ def capacity_for(spec: Mapping[str, Any], book: PriceBook | None, flat_rate_usd_
     classes = [replace(candidate, available=False) for candidate in book_candidates(book)]
     if demand.gpu is not None and not are_offered(spec["resources"]["gpu"]):
         return Capacity(placed=place(demand, classes, work_seconds), pricebook=book.version if book is not None else "")
-    local = local_candidate(parse_money(flat_rate_usd_per_hour), demand.gpu)
+    flat = flat_price(flat_rate_usd_per_hour)
+    local = local_candidate(flat.rate_micro_usd_per_hour, demand.gpu)
     excluded, ignored = excluded_by(demand, local), None
     if excluded is not None:
         ignored = EstimateWarning(
@@ -78,6 +79,6 @@ def capacity_for(spec: Mapping[str, Any], book: PriceBook | None, flat_rate_usd_
         demand = replace(demand, regions=frozenset(), offerings=frozenset(), rate_micro_usd_per_hour_max=None)
     return Capacity(
         placed=place(demand, [local, *classes], work_seconds),
-        pricebook=f"{FLAT_BOOK}{flat_rate_usd_per_hour}",
+        pricebook=flat.pricebook,
         ignored=ignored,
     )

@@ -7,6 +7,7 @@ they share that, so this is the most that one call adds and not what each of man
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -40,7 +41,7 @@ def overhead(worker: WorkerFacts, rate_micro_usd_per_hour: int) -> Amounts:
 
     def cost(startup: str, teardown_seconds: float) -> int:
         seconds = parse_duration(startup) + worker.idle_seconds + teardown_seconds
-        return call_charge_micro_usd(-int(-seconds // 1), rate_micro_usd_per_hour, 1)
+        return call_charge_micro_usd(math.ceil(seconds), rate_micro_usd_per_hour, 1)
 
     return Amounts(
         p50_micro_usd=cost(worker.cold["p50"], 0),

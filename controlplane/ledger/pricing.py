@@ -9,12 +9,28 @@ with it, in the transaction that records how the dispatch ended.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
+
+from controlplane.machinery.quantities import parse_money
 
 _MICROSECOND = timedelta(microseconds=1)
-_SECONDS_PER_HOUR = 3_600
-FLAT_BOOK = "flat-"
-"""The version of prices that are one rate for every worker begins so, and ends with that rate."""
+SECONDS_PER_HOUR = 3_600
+
+
+@dataclass(frozen=True)
+class FlatPrice:
+    """One rate for every worker, and the version of a price book that stands for it."""
+
+    rate_micro_usd_per_hour: int
+    pricebook: str
+
+
+@lru_cache(maxsize=16)
+def flat_price(rate_usd_per_hour: str) -> FlatPrice:
+    """The price of that setting, a decimal string; remembered, because every dispatch asks."""
+    return FlatPrice(parse_money(rate_usd_per_hour), f"flat-{rate_usd_per_hour}")
 
 
 def worker_seconds(started_at: datetime, ended_at: datetime) -> int:
@@ -42,4 +58,4 @@ def call_charge_micro_usd(seconds: int, rate_micro_usd_per_hour: int, target_con
         raise ValueError(
             f"cannot price {seconds} s at {rate_micro_usd_per_hour} micro-USD an hour shared by {target_concurrency}"
         )
-    return -(-(seconds * rate_micro_usd_per_hour) // (_SECONDS_PER_HOUR * target_concurrency))
+    return -(-(seconds * rate_micro_usd_per_hour) // (SECONDS_PER_HOUR * target_concurrency))

@@ -108,8 +108,7 @@ class Statements:
         `projects` limits them to these; then no balance is told, because it is the organisation's.
         """
         arguments: list[object] = [
-            org, after.seq if after else NEWEST, *within.bounds, None if projects is None else sorted(projects),
-            limit + 1,
+            org, after.seq if after else NEWEST, *within.bounds, allowed(projects), limit + 1,
         ]  # fmt: skip
         conditions = field_conditions(_FIELDS, fields, arguments)
         async with self._database.snapshot() as connection:
@@ -128,7 +127,7 @@ class Statements:
         if seq is None:
             return None
         async with self._database.snapshot() as connection:
-            arguments = (org, seq + 1, *Range().bounds, None if projects is None else sorted(projects), 1)
+            arguments = (org, seq + 1, *Range().bounds, allowed(projects), 1)
             rows = [dict(row) for row in await connection.fetch(_PAGE.replace("$conditions", ""), *arguments)]
             if not rows or rows[0]["seq"] != seq or name_of(TRANSACTION.uid_prefix, rows[0]) != name:
                 return None
@@ -139,6 +138,11 @@ class Statements:
                 org, seq,
             )  # fmt: skip
         return _transaction(rows[0], None if projects is not None else balance - later)
+
+
+def allowed(projects: Sequence[str] | None) -> list[str] | None:
+    """The projects to which a question is limited, as its argument; None asks about all."""
+    return None if projects is None else sorted(projects)
 
 
 def field_conditions(columns: Mapping[str, str], fields: Sequence[FieldTerm], arguments: list[object]) -> str:

@@ -20,7 +20,7 @@ from controlplane.kinds.transaction import TRANSACTION
 from controlplane.kinds.usage_record import USAGE_RECORD
 from controlplane.ledger.periods import Range
 from controlplane.ledger.pricing import worker_seconds
-from controlplane.ledger.statements import NEWEST, field_conditions, metadata, name_of, seq_of
+from controlplane.ledger.statements import NEWEST, allowed, field_conditions, metadata, name_of, seq_of
 from controlplane.machinery.kind import API_VERSION, Document
 from controlplane.machinery.quantities import format_money
 from controlplane.store.contract import FieldTerm
@@ -105,7 +105,7 @@ class Usage:
 
         `projects` limits them to these.
         """
-        arguments: list[object] = [org, *within.bounds, _texts(projects), before_seq, limit + 1]
+        arguments: list[object] = [org, *within.bounds, allowed(projects), before_seq, limit + 1]
         conditions = field_conditions(_COLUMNS, fields, arguments)
         rows = await self._database.fetch(_PAGE.replace("$conditions", conditions), *arguments)
         shown = rows[:limit]
@@ -128,7 +128,7 @@ class Usage:
         keys: Sequence[str],
     ) -> Document:
         """The UsageSummary by these keys, the dearest group first; 422 for an unknown key, or too many groups."""
-        arguments: list[object] = [org, *within.bounds, _texts(projects)]
+        arguments: list[object] = [org, *within.bounds, allowed(projects)]
         conditions = field_conditions(_COLUMNS, fields, arguments)
         columns = ", ".join(_group_sql(key, arguments) for key in _checked(keys))
         numbers = ", ".join(str(position + 1) for position in range(len(keys)))
@@ -176,10 +176,6 @@ def _group_sql(key: str, arguments: list[object]) -> str:
 
 def _refused(problem: str) -> ApiError:
     return ApiError(Reason.INVALID, f"`groupBy` {problem}", causes=(Cause("groupBy", problem),))
-
-
-def _texts(projects: Sequence[str] | None) -> list[str] | None:
-    return None if projects is None else sorted(projects)
 
 
 def _record(row: Mapping[str, Any]) -> Document:

@@ -13,15 +13,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from controlplane.ledger.holds import HoldOrder, holdable, place, release
-from controlplane.ledger.pricing import FLAT_BOOK, call_charge_micro_usd
+from controlplane.ledger.pricing import SECONDS_PER_HOUR, call_charge_micro_usd, flat_price
 from controlplane.ledger.transfers import Subject
 from controlplane.ledger.worker_costs import Terms
-from controlplane.machinery.quantities import parse_money
 from controlplane.settings import Settings
 from controlplane.store.contract import Key, Loader, Tx
 from controlplane.store.database import Database
-
-_SECONDS_PER_HOUR = 3_600
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +46,7 @@ class FundingRules:
     def from_settings(cls, settings: Settings) -> FundingRules:
         """The rules of this server."""
         return cls(
-            rate_micro_usd_per_hour=parse_money(settings.worker_rate_usd_per_hour),
-            pricebook=f"{FLAT_BOOK}{settings.worker_rate_usd_per_hour}",
+            **vars(flat_price(settings.worker_rate_usd_per_hour)),
             hold_seconds=settings.worker_hold_seconds,
             hold_seconds_min=min(settings.worker_hold_seconds_min, settings.worker_hold_seconds),
             renew_seconds=settings.worker_hold_renew_seconds,
@@ -60,7 +56,7 @@ class FundingRules:
 
 def hold_micro_usd(rate_micro_usd_per_hour: int, seconds: int) -> int:
     """What a worker holds for so many seconds: its price, rounded up."""
-    return -(-(rate_micro_usd_per_hour * seconds) // _SECONDS_PER_HOUR)
+    return call_charge_micro_usd(seconds, rate_micro_usd_per_hour, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,7 +247,7 @@ def hold_next(tx: Tx, account: WorkerAccount, rules: FundingRules, accrued_micro
     seconds = rules.hold_seconds
     if most is not None:
         own = account.held_micro_usd if account.hold_open else 0
-        seconds = min(seconds, (most + own - accrued_micro_usd) * _SECONDS_PER_HOUR // rate)
+        seconds = min(seconds, (most + own - accrued_micro_usd) * SECONDS_PER_HOUR // rate)
     if seconds < rules.hold_seconds_min:
         return None
     _release(tx, account)
