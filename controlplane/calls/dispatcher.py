@@ -264,9 +264,7 @@ class Dispatcher:
         claimant = want.claimant
         timeout = document["spec"].get("timeout") or self._settings.call_timeout_default
         deadline = tx.now + timedelta(seconds=duration_seconds(timeout))
-        running = transitions.claimed(
-            transitions.funded(document, tx.now), tx.now, attempt=claimant.attempt, epoch=claimant.epoch
-        )
+        running = transitions.claimed(document, tx.now, attempt=claimant.attempt, epoch=claimant.epoch)
         stored = tx.put(row.key, running)
         book.save(
             replace(

@@ -14,7 +14,7 @@ from controlplane.calls.looks import Look
 from controlplane.calls.outcomes import duration_seconds
 from controlplane.calls.rows import CallRow
 from controlplane.calls.wants import Want
-from controlplane.ledger.limits import Limit
+from controlplane.ledger.limits import Limit, labels_of_work
 from controlplane.ledger.pricing import flat_price, most_micro_usd
 from controlplane.ledger.reservations import Reservations
 from controlplane.settings import Settings
@@ -40,7 +40,7 @@ class Funding:
         limits = self._limits.get(row.function_uid)
         if not limits:
             return None
-        labels = {**(row.function_labels or {}), **(document["metadata"].get("labels") or {})}
+        labels = labels_of_work(row.function_labels, document["metadata"].get("labels"))
         covering = [limit for limit in limits if limit.covers(labels)]
         return self._reservations.take(covering, row.reserved_micro_usd, row.uid, row.dispatches + 1)
 

@@ -21,7 +21,7 @@ from controlplane.calls.transitions import Ending, Phase
 from controlplane.calls.waits import WaitReason, pool_of, queue_reason, stored_message
 from controlplane.errors import ApiError, Reason
 from controlplane.kinds.quotes import bound_as
-from controlplane.ledger.limits import SpendingLimits
+from controlplane.ledger.limits import SpendingLimits, labels_of_work
 from controlplane.ledger.reservations import LIMIT_ROWS, remaining
 from controlplane.settings import Settings
 from controlplane.store.contract import Document, Key, Reads, Tx
@@ -74,7 +74,7 @@ class FunctionCallHooks(PlainHooks):
         shares = function["spec"].get("scaling", {}).get("targetConcurrency", 1)
         needed = most_of_call(document, shares, self._settings)
         own, inherited = document["metadata"].get("labels"), function["metadata"].get("labels")
-        labels = {**(inherited or {}), **(own or {})}
+        labels = labels_of_work(inherited, own)
         for limit in limits:
             if needed and limit.blocks and limit.covers(labels):
                 left = remaining(limit, tx.rows(LIMIT_ROWS, limit.id), tx.now)

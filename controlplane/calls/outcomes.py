@@ -21,6 +21,7 @@ from controlplane.calls.rows import CallRow, CallState
 from controlplane.calls.transitions import Ending
 from controlplane.clock import format_time
 from controlplane.kinds.quotes import within_quote
+from controlplane.ledger.limits import labels_of_work
 from controlplane.ledger.pricing import flat_price
 from controlplane.ledger.transfers import Basis, Subject, charge, record
 from controlplane.ledger.worker_accounts import CallWork
@@ -226,7 +227,7 @@ def _subject(tx: Tx, row: CallRow) -> Subject:
         uid=row.uid,
         function_uid=row.function_uid,
         function_name=row.function,
-        labels={**(row.function_labels or {}), **(own or {})},
+        labels=labels_of_work(row.function_labels, own),
     )
 
 

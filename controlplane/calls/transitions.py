@@ -137,16 +137,6 @@ def unfunded(document: Document, now: datetime, message: str) -> Document:
     }
 
 
-def funded(document: Document, now: datetime) -> Document:
-    """As it was, but it can be paid for."""
-    status = document["status"]
-    conditions = status.get("conditions", ())
-    if not any(each["type"] == "Funded" and each["status"] == "False" for each in conditions):
-        return document
-    told = Condition("Funded", "True", "Funded", "the call can be paid for")
-    return {**document, "status": {**status, "conditions": with_condition(conditions, told, now)}}
-
-
 def is_funded(document: Document) -> bool:
     """Whether nothing was found that keeps it from being paid for."""
     conditions = document["status"].get("conditions", ())

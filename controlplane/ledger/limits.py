@@ -64,6 +64,11 @@ class Limit:
         )
 
 
+def labels_of_work(inherited: Mapping[str, str] | None, own: Mapping[str, str] | None) -> dict[str, str]:
+    """The labels by which the money of a call is counted: its Function's, and over them its own."""
+    return {**(inherited or {}), **(own or {})}
+
+
 class Documents(Protocol):
     """Where the present documents of Budgets and Functions are, without I/O."""
 

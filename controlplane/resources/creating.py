@@ -79,8 +79,7 @@ class Creator:
             admitted = await self._admission.create(kind, project, body, caller, quotable=quotable)
             creation = _creation(kind, project, self._owned(kind, body, admitted, options), caller)
             quote = await self._quote(creation, options)
-            etag = quote.etag if quote is not None else etag_of(creation.document.get("spec"))
-            if options.is_bound and options.if_match != etag:
+            if options.is_bound and options.if_match != (etag := _etag(creation, quote)):
                 raise ApiError(
                     Reason.PRECONDITION_FAILED,
                     f"`If-Match` is {options.if_match}, but a dry-run now gives {etag}: the spec or its price is not "
@@ -88,7 +87,9 @@ class Creator:
                     fix="Repeat the dry-run, look at its estimate and send its ETag.",
                 )
             if options.dry_run:
-                return replace(await self._rehearse(kind, creation, quote, refusals, options), etag=etag)
+                return replace(
+                    await self._rehearse(kind, creation, quote, refusals, options), etag=_etag(creation, quote)
+                )
             if quote is not None:
                 creation.document = _with_quote(creation.document, quote, options)
             return await self._write(kind, [creation], options, as_list=False)
@@ -223,6 +224,11 @@ class Creator:
         if quote is not None:
             body = {**body, "status": {**body["status"], "estimate": blocked(quote.estimate, refusals)}}
         return Answer(HTTP_OK, orjson.dumps(body))
+
+
+def _etag(creation: Creation, quote: Quote | None) -> str:
+    """What binds a create to its rehearsal; it hashes the spec, input and all, so it is made where it is looked at."""
+    return quote.etag if quote is not None else etag_of(creation.document.get("spec"))
 
 
 def _with_quote(document: Document, quote: Quote, options: CreateOptions) -> Document:
