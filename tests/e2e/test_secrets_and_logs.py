@@ -65,9 +65,13 @@ async def test_workers_keep_the_values_they_began_with_until_they_are_asked_to_r
     assert system.python(call).strip() == "first-word"
     system.nodus("request", "refresh-secrets", "function/rotating-tell")
     await eventually(lambda: system.python(call).strip() == "second-word", within=90)
-    [function] = system.objects("functions", labelSelector="nodus.dev/app=rotating")
-    asked = function["metadata"]["annotations"]["nodus.dev/refresh-secrets-requested-at"]
-    assert function["status"]["handledRequests"]["refresh-secrets"] == asked
+
+    def handled() -> bool:
+        [function] = system.objects("functions", labelSelector="nodus.dev/app=rotating")
+        asked = function["metadata"]["annotations"]["nodus.dev/refresh-secrets-requested-at"]
+        return bool(function["status"].get("handledRequests", {}).get("refresh-secrets") == asked)
+
+    await eventually(handled, within=30)
     # A pinned version stays, and a single key may come under another name.
     patch = {
         "spec": {
