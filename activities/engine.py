@@ -41,6 +41,10 @@ URGENT = Priority(priority_key=1)
 """What somebody waits for: a decision about a call, a worker. The default is 3."""
 
 
+UNLESS_COMPLETED = WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
+"""A call's workflow that an operator terminated may start again; one that completed has told its end."""
+
+
 class EngineUnavailableError(Exception):
     """Temporal did not answer in time, or not at all. Nothing is lost: SQL says what is left to do."""
 
@@ -60,57 +64,29 @@ class Engine:
 
     async def start_call(self, call: CallReference, *, urgent: bool) -> bool:
         """Start the call's workflow, unless it runs; False when it ran and completed before."""
-        try:
-            await self._bounded(
-                self._client.start_workflow(
-                    FUNCTION_CALL_WORKFLOW,
-                    FunctionCallInput(call=call),
-                    id=call_workflow_id(call.uid),
-                    task_queue=CONTROL_TASK_QUEUE,
-                    static_summary=f"{call.project}/{call.name}",
-                    # One that an operator terminated may start again; one that completed has told its end.
-                    id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
-                    id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                    priority=URGENT if urgent else Priority.default,
-                )
-            )
-        except WorkflowAlreadyStartedError:
-            return False
-        return True
+        return await self._start_call(FunctionCallInput(call=call), urgent=urgent, reuse=UNLESS_COMPLETED)
 
     async def tell_end(self, call: CallReference, ended: dict[str, Any]) -> None:
         """Start the call's workflow with its end, which completes it at once; one that runs already asks for it.
 
         That one may wait behind an activity that was lost with its process, and nothing else would end the wait.
         """
-        try:
-            await self._bounded(
-                self._client.start_workflow(
-                    FUNCTION_CALL_WORKFLOW,
-                    FunctionCallInput(call=call, ended=ended),
-                    id=call_workflow_id(call.uid),
-                    task_queue=CONTROL_TASK_QUEUE,
-                    id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
-                    id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                )
-            )
-        except WorkflowAlreadyStartedError:
-            if await self.call_is_open(call.uid):
-                await self.restart_call(call)
+        started = await self._start_call(
+            FunctionCallInput(call=call, ended=ended),
+            reuse=UNLESS_COMPLETED,
+            conflict=WorkflowIDConflictPolicy.FAIL,
+        )
+        if not started and await self.call_is_open(call.uid):
+            await self.restart_call(call)
 
     async def restart_call(self, call: CallReference) -> None:
         """Start the call's workflow whatever became of an earlier one, and let one that runs ask for its outcome."""
-        await self._bounded(
-            self._client.start_workflow(
-                FUNCTION_CALL_WORKFLOW,
-                FunctionCallInput(call=call),
-                id=call_workflow_id(call.uid),
-                task_queue=CONTROL_TASK_QUEUE,
-                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-                start_signal=REISSUE_SIGNAL,
-                static_summary=f"{call.project}/{call.name}",
-                priority=URGENT,
-            )
+        await self._start_call(
+            FunctionCallInput(call=call),
+            urgent=True,
+            signal=REISSUE_SIGNAL,
+            # One that runs gets the signal; the engine takes no policy for it beside one.
+            conflict=WorkflowIDConflictPolicy.UNSPECIFIED,
         )
 
     async def call_is_open(self, uid: str) -> bool:
@@ -131,25 +107,22 @@ class Engine:
 
     async def start_attempt(self, attempt: WorkerAttemptInput) -> None:
         """Start the workflow that looks after a worker; nothing happens when it has one or had one."""
-        try:
-            await self._bounded(
-                self._client.start_workflow(
-                    WORKER_ATTEMPT_WORKFLOW,
-                    attempt,
-                    id=attempt_workflow_id(attempt.attempt_uid),
-                    task_queue=CONTROL_TASK_QUEUE,
-                    static_summary=f"{attempt.project}/{attempt.attempt_uid} on {attempt.node}",
-                    id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                    id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                    priority=URGENT,
-                )
+        await self._started(
+            self._client.start_workflow(
+                WORKER_ATTEMPT_WORKFLOW,
+                attempt,
+                id=attempt_workflow_id(attempt.attempt_uid),
+                task_queue=CONTROL_TASK_QUEUE,
+                static_summary=f"{attempt.project}/{attempt.attempt_uid} on {attempt.node}",
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                priority=URGENT,
             )
-        except WorkflowAlreadyStartedError:
-            return
+        )
 
     async def start_image_build(self, build: ImageBuildInput) -> None:
         """Start the workflow that builds an Image, unless it runs. One that ran before may be wanted again."""
-        await self._bounded(
+        await self._started(
             self._client.start_workflow(
                 IMAGE_BUILD_WORKFLOW,
                 build,
@@ -172,7 +145,7 @@ class Engine:
 
     async def ensure_controller(self, name: ControllerName) -> None:
         """Start the workflow of a controller unless it runs."""
-        await self._bounded(
+        await self._started(
             self._client.start_workflow(
                 CONTROLLER_WORKFLOW,
                 ControllerInput(name=name),
@@ -183,6 +156,36 @@ class Engine:
                 priority=URGENT,
             )
         )
+
+    async def _start_call(
+        self,
+        call: FunctionCallInput,
+        *,
+        urgent: bool = False,
+        reuse: WorkflowIDReusePolicy = WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+        conflict: WorkflowIDConflictPolicy = WorkflowIDConflictPolicy.USE_EXISTING,
+        signal: str | None = None,
+    ) -> bool:
+        request = self._client.start_workflow(
+            FUNCTION_CALL_WORKFLOW,
+            call,
+            id=call_workflow_id(call.call.uid),
+            task_queue=CONTROL_TASK_QUEUE,
+            static_summary=f"{call.call.project}/{call.call.name}",
+            id_reuse_policy=reuse,
+            id_conflict_policy=conflict,
+            start_signal=signal,
+            priority=URGENT if urgent else Priority.default,
+        )
+        return await self._started(request)
+
+    async def _started(self, request: Awaitable[object]) -> bool:
+        """Whether the request started its workflow or found it running; False when its policies forbade both."""
+        try:
+            await self._bounded(request)
+        except WorkflowAlreadyStartedError:
+            return False
+        return True
 
     async def _bounded(self, request: Awaitable[Result]) -> Result:
         try:
