@@ -11,29 +11,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
 
 import structlog
 
 from activities.departures import Departures, attempt_input
 from activities.engine import Engine, EngineUnavailableError
 from activities.farewell import Farewell
+from activities.pool_look import Look
 from activities.pool_memory import PoolMemory
 from activities.queue_explainer import QueueExplainer
 from controlplane import failpoints
-from controlplane.calls.outcomes import duration_seconds
-from controlplane.calls.queries import CallQueries, FunctionLoad
+from controlplane.calls.queries import CallQueries
 from controlplane.calls.reports import Redactor
 from controlplane.capacity.attempts import StartOrder, StartWorkers
-from controlplane.capacity.function_status import Band, Observation, WriteFunctionStatus
-from controlplane.capacity.pool import PoolFacts, PoolPlan, desired_workers, member_of, plan
-from controlplane.capacity.revision import pool_revision, requests
-from controlplane.capacity.rows import AttemptState, LiveWorker, NodeLoad, StartRecord, WorkerQueries, WorkerRow
+from controlplane.capacity.function_status import Band, WriteFunctionStatus
+from controlplane.capacity.pool import PoolPlan, plan
+from controlplane.capacity.revision import pool_revision
+from controlplane.capacity.rows import AttemptState, NodeLoad, WorkerQueries, WorkerRow
 from controlplane.clock import Clock
 from controlplane.errors import ApiError
-from controlplane.images.use import ImageUse, concerned_functions, image_use
-from controlplane.ledger.function_funds import FunctionFunds, function_funds
+from controlplane.images.use import concerned_functions, image_use
+from controlplane.ledger.function_funds import function_funds
 from controlplane.ledger.worker_accounts import FundingRules
 from controlplane.limits.switches import Switches
 from controlplane.settings import Settings
@@ -48,30 +46,6 @@ log = structlog.get_logger(__name__)
 FUNCTIONS_PER_LOOK = 64
 LOST_STARTS = 64
 RETRY_SECONDS = 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Look:
-    """One Function as it was found."""
-
-    key: Key
-    document: Document
-    revision: str
-    load: FunctionLoad | None
-    workers: Sequence[LiveWorker]
-    starts: StartRecord
-    image: ImageUse
-    funds: FunctionFunds
-
-    @property
-    def uid(self) -> str:
-        """The Function's uid."""
-        return str(self.document["metadata"]["uid"])
-
-    @property
-    def deleting(self) -> bool:
-        """Whether the Function is being deleted."""
-        return "deletionTimestamp" in self.document["metadata"]
 
 
 class Autoscaler:
@@ -260,8 +234,16 @@ class Autoscaler:
 
     async def _act(self, look: Look, memory: PoolMemory, node: NodeLoad) -> tuple[PoolPlan, int]:
         """Start and drain what one Function needs; the plan, and how many workers were started."""
-        facts = self._facts(look, memory, node)
-        told = plan(facts)
+        told = plan(
+            look.facts(
+                memory,
+                node,
+                now=self._clock.now(),
+                suspended=self._switches.is_suspended(look.key.org),
+                pressure=self._pressure,
+                settings=self._settings,
+            )
+        )
         count = min(told.start, max(0, self._settings.worker_starts_in_flight_max - node.starting))
         (self._crowded.add if count < told.start else self._crowded.discard)(look.key)
         rows = await self._start(look, count) if count else []
@@ -271,36 +253,6 @@ class Autoscaler:
         elif told.failed and not any(worker.row.state == AttemptState.READY for worker in look.workers):
             await self._farewell.fail_calls(look.uid, look.image.message or memory.failure_message)
         return told, len(rows)
-
-    def _facts(self, look: Look, memory: PoolMemory, node: NodeLoad) -> PoolFacts:
-        scaling = look.document["spec"]["scaling"]
-        window = timedelta(seconds=duration_seconds(scaling["scaledownWindow"]))
-        now, state = self._clock.now(), look.document["spec"].get("state")
-        facts = PoolFacts(
-            now=now,
-            wanted=not (look.deleting or state == "Stopped" or self._switches.is_suspended(look.key.org)),
-            deleting=look.deleting,
-            queued=look.load.queued if look.load else 0,
-            running=look.load.running if look.load else 0,
-            alone=look.load.alone if look.load else 0,
-            min_workers=scaling["minWorkers"],
-            max_workers=scaling["maxWorkers"],
-            target_concurrency=scaling["targetConcurrency"],
-            scaledown_window=window,
-            members=[member_of(worker, look.revision) for worker in look.workers],
-            peak_workers=memory.peak(now, window),
-            start_failures=look.starts.failures,
-            last_failure_at=look.starts.last_failure_at,
-            start_failures_max=self._settings.start_failures_max,
-            lost_starts=look.starts.lost_starts,
-            last_lost_at=look.starts.last_lost_at,
-            host_room=max(0, self._settings.workers_max - node.live),
-            funded_room=look.funds.workers_more,
-            image=look.image.state,
-            pressure=self._pressure,
-        )
-        memory.note_load(now, desired_workers(facts), window)
-        return facts
 
     async def _start(self, look: Look, count: int) -> list[WorkerRow]:
         order = StartOrder(
@@ -333,7 +285,8 @@ class Autoscaler:
 
     async def _tell(self, look: Look, told: PoolPlan, memory: PoolMemory, *, started: int) -> None:
         """Write the Function's status if it changed and was not written a moment ago; say when to look again."""
-        memory.seen = self._observe(look, told, memory, started)
+        rate = self._funding.rate_micro_usd_per_hour
+        memory.seen = look.observation(told, memory, started=started, rate_micro_usd_per_hour=rate)
         at = asyncio.get_running_loop().time()
         next_write_at = memory.written_at + self._settings.function_status_seconds
         if memory.seen != memory.written and at >= next_write_at:
@@ -351,35 +304,6 @@ class Autoscaler:
             self._mark(look.key, at + (told.again_at - self._clock.now()).total_seconds())
         if not started and not told.drain:
             self._not_before[look.key] = at + self._settings.autoscaler_pause_seconds
-
-    def _observe(self, look: Look, told: PoolPlan, memory: PoolMemory, started: int) -> Observation:
-        staying = [worker for worker in look.workers if not worker.row.draining]
-        ready = [worker for worker in staying if worker.row.state == AttemptState.READY]
-        busy = sum(worker.busy > 0 for worker in ready)
-        load = look.load
-        return Observation(
-            busy=busy,
-            idle=len(ready) - busy,
-            starting=len(staying) - len(ready) + started,
-            draining=len(look.workers) - len(staying),
-            current_ready=sum(worker.row.pool == look.revision for worker in ready),
-            queued=load.queued + load.pending if load else 0,
-            running=load.running if load else 0,
-            charge_micro_usd=load.charge_micro_usd if load else 0,
-            rate_micro_usd_per_hour=self._funding.rate_micro_usd_per_hour,
-            start_failures=look.starts.failures,
-            failed=told.failed,
-            failure_message=memory.failure_message if look.starts.failures else "",
-            lost_worker=look.starts.lost_worker,
-            lacks_room=told.lacks_room,
-            lacks_funds=told.lacks_funds or (look.funds.workers_more == 0 and not staying),
-            funds=look.funds,
-            cold=memory.cold,
-            warm=memory.warm,
-            image=look.image,
-            handled_requests=requests(look.document),
-            generation=look.document["metadata"].get("generation", 1),
-        )
 
     async def _measure(self, look: Look, memory: PoolMemory) -> None:
         """Read what only changes when a start ended: how long starts take, and what the last failed one printed."""

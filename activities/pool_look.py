@@ -1,0 +1,112 @@
+"""One look at a Function's pool: what was found, as the facts of the rule and as what the Function's status tells.
+
+`activities/autoscaler.py` gathers a `Look` from SQL and the cache; the rule that takes the facts is
+`controlplane/capacity/pool.py`, and the status is written by `controlplane/capacity/function_status.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from activities.pool_memory import PoolMemory
+from controlplane.calls.outcomes import duration_seconds
+from controlplane.calls.queries import FunctionLoad
+from controlplane.capacity.function_status import Observation
+from controlplane.capacity.pool import PoolFacts, PoolPlan, desired_workers, member_of
+from controlplane.capacity.revision import requests
+from controlplane.capacity.rows import AttemptState, LiveWorker, NodeLoad, StartRecord
+from controlplane.images.use import ImageUse
+from controlplane.ledger.function_funds import FunctionFunds
+from controlplane.settings import Settings
+from controlplane.store.contract import Document, Key
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """One Function as it was found."""
+
+    key: Key
+    document: Document
+    revision: str
+    load: FunctionLoad | None
+    workers: Sequence[LiveWorker]
+    starts: StartRecord
+    image: ImageUse
+    funds: FunctionFunds
+
+    @property
+    def uid(self) -> str:
+        """The Function's uid."""
+        return str(self.document["metadata"]["uid"])
+
+    @property
+    def deleting(self) -> bool:
+        """Whether the Function is being deleted."""
+        return "deletionTimestamp" in self.document["metadata"]
+
+    def facts(
+        self, memory: PoolMemory, node: NodeLoad, *, now: datetime, suspended: bool, pressure: bool, settings: Settings
+    ) -> PoolFacts:
+        """What the rule asks about; the memory notes the load that it sees."""
+        scaling = self.document["spec"]["scaling"]
+        window = timedelta(seconds=duration_seconds(scaling["scaledownWindow"]))
+        state = self.document["spec"].get("state")
+        facts = PoolFacts(
+            now=now,
+            wanted=not (self.deleting or state == "Stopped" or suspended),
+            deleting=self.deleting,
+            queued=self.load.queued if self.load else 0,
+            running=self.load.running if self.load else 0,
+            alone=self.load.alone if self.load else 0,
+            min_workers=scaling["minWorkers"],
+            max_workers=scaling["maxWorkers"],
+            target_concurrency=scaling["targetConcurrency"],
+            scaledown_window=window,
+            members=[member_of(worker, self.revision) for worker in self.workers],
+            peak_workers=memory.peak(now, window),
+            start_failures=self.starts.failures,
+            last_failure_at=self.starts.last_failure_at,
+            start_failures_max=settings.start_failures_max,
+            lost_starts=self.starts.lost_starts,
+            last_lost_at=self.starts.last_lost_at,
+            host_room=max(0, settings.workers_max - node.live),
+            funded_room=self.funds.workers_more,
+            image=self.image.state,
+            pressure=pressure,
+        )
+        memory.note_load(now, desired_workers(facts), window)
+        return facts
+
+    def observation(
+        self, told: PoolPlan, memory: PoolMemory, *, started: int, rate_micro_usd_per_hour: int
+    ) -> Observation:
+        """What the Function's status tells after the plan was carried out and `started` workers were started."""
+        staying = [worker for worker in self.workers if not worker.row.draining]
+        ready = [worker for worker in staying if worker.row.state == AttemptState.READY]
+        busy = sum(worker.busy > 0 for worker in ready)
+        load = self.load
+        return Observation(
+            busy=busy,
+            idle=len(ready) - busy,
+            starting=len(staying) - len(ready) + started,
+            draining=len(self.workers) - len(staying),
+            current_ready=sum(worker.row.pool == self.revision for worker in ready),
+            queued=load.queued + load.pending if load else 0,
+            running=load.running if load else 0,
+            charge_micro_usd=load.charge_micro_usd if load else 0,
+            rate_micro_usd_per_hour=rate_micro_usd_per_hour,
+            start_failures=self.starts.failures,
+            failed=told.failed,
+            failure_message=memory.failure_message if self.starts.failures else "",
+            lost_worker=self.starts.lost_worker,
+            lacks_room=told.lacks_room,
+            lacks_funds=told.lacks_funds or (self.funds.workers_more == 0 and not staying),
+            funds=self.funds,
+            cold=memory.cold,
+            warm=memory.warm,
+            image=self.image,
+            handled_requests=requests(self.document),
+            generation=self.document["metadata"].get("generation", 1),
+        )
