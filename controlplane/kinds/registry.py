@@ -24,6 +24,7 @@ from controlplane.kinds.organization import ORGANIZATION
 from controlplane.kinds.project import PROJECT
 from controlplane.kinds.secret import SECRET
 from controlplane.kinds.service_account import SERVICE_ACCOUNT
+from controlplane.kinds.ssh_key import SSH_KEY
 from controlplane.kinds.transaction import TRANSACTION
 from controlplane.kinds.usage_record import USAGE_RECORD
 from controlplane.machinery.kind import Kind
@@ -42,6 +43,7 @@ _ROWS = (
     MEMBER,
     API_KEY,
     SERVICE_ACCOUNT,
+    SSH_KEY,
     BILLING_ACCOUNT,
     BUDGET,
     TOP_UP,

@@ -23,7 +23,7 @@ class Role(StrEnum):
     OWNER = "Owner"
 
 
-WORK = ("apikeys", "apps", "functioncalls", "functions", "images", "secrets", "volumes")
+WORK = ("apikeys", "apps", "functioncalls", "functions", "images", "secrets", "sshkeys", "volumes")
 """What a Member may write: what work is made of, and keys of their own."""
 ADMINISTRATION = ("billing", "members", "projects", "quotas", "serviceaccounts")
 """What an Admin may write as well."""

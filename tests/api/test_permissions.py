@@ -38,6 +38,7 @@ WORDS = {
     "members": "members",
     "apikeys": "apikeys",
     "serviceaccounts": "serviceaccounts",
+    "sshkeys": "sshkeys",
     "budgets": "billing",
     "billingaccounts": "billing",
     "topups": "billing",
@@ -51,7 +52,7 @@ OTHER_SCOPES = {
     ("functions", "cancels"): "claim",
 }
 """What subresources need that differs from their kind."""
-_WORK = ("apps", "functions", "functioncalls", "images", "secrets", "apikeys")
+_WORK = ("apps", "functions", "functioncalls", "images", "secrets", "apikeys", "sshkeys")
 WRITES = {
     Role.VIEWER: (),
     Role.MEMBER: _WORK,
