@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from controlplane.errors import ApiError, Reason
 from controlplane.identity.authenticator import Authenticator, user_label
 from controlplane.identity.bootstrap import bootstrap, issue_admin_key, rotate_admin_key
-from controlplane.identity.principal import AttemptBinding, PrincipalKind
+from controlplane.identity.principal import AttemptBinding, Principal, PrincipalKind
 from controlplane.identity.tokens import (
     INSERT_API_KEY,
     REVOKE_ATTEMPT,
@@ -172,6 +173,39 @@ async def test_requests_that_arrive_together_ask_the_database_once(plane: Plane)
     authenticate = Authenticator(plane.database, settings, plane.clock)
     principals = await asyncio.gather(*[authenticate(bearer(plane.start.token)) for _ in range(50)])
     assert len({id(principal) for principal in principals}) == 1
+
+
+async def test_the_work_of_a_refusal_tells_nothing_of_the_keys_there_are(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every refusal is one look-up of a keyed hash, whatever of the token is right: there is nothing to time."""
+    good = await insert_key(plane)
+    almost = [good[:-1] + ("A" if good[-1] != "A" else "B"), good[: len("nodus_") + 21] + "x" * 22]
+    revoked = await insert_key(plane)
+    hashed = TokenHasher(plane.settings.secret_key).hash
+    await plane.database.execute("UPDATE tokens SET revoked_at = now() WHERE hash = $1", hashed(revoked))
+    expired = await insert_key(plane, expires_at=plane.clock.now() - timedelta(seconds=1))
+    asked: list[Sequence[bytes]] = []
+    look_up = Authenticator._look_up_all
+
+    async def noted(self: Authenticator, hashes: Sequence[bytes]) -> dict[bytes, Principal | None]:
+        asked.append(hashes)
+        return await look_up(self, hashes)
+
+    monkeypatch.setattr(Authenticator, "_look_up_all", noted)
+    refusals = []
+    for token in (*almost, new_api_key(), revoked, expired):
+        with pytest.raises(ApiError) as refused:
+            await plane.authenticate(bearer(token))
+        refusals.append((refused.value.reason, refused.value.message, refused.value.details, refused.value.fix))
+    assert len(asked) == len(refusals)
+    assert all(refusal == refusals[0] for refusal in refusals)
+    # What is compared shares nothing with the hash of the key that was nearly guessed.
+    [[near], [nearer], *_] = asked
+    right = hashed(good)
+    for guess in (near, nearer):
+        assert len(guess) == len(right) == 32
+        assert sum(left == other for left, other in zip(guess, right, strict=True)) < 8
 
 
 async def test_a_database_that_is_away_is_unavailable_not_unauthorized(plane: Plane) -> None:
