@@ -39,7 +39,7 @@ from controlplane.store.objects import Objects
 from controlplane.store.server_clock import DatabaseClock
 from controlplane.store.writer import Writer
 
-CACHED_KINDS = frozenset({"App", "Budget", "Function", "Image", "Project", "Secret"})
+CACHED_KINDS = frozenset({"App", "Budget", "Function", "Image", "Project", "Secret", "ServiceAccount"})
 """What creating and dispatching a call asks about; they change seldom."""
 
 

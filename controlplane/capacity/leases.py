@@ -78,7 +78,7 @@ class AttemptLeases:
     async def lease(self, attempt: str, epoch: int) -> Lease:
         """Everything to run the worker of an attempt; a repetition gives a new token and ends the one before.
 
-        Raises NotFound when the attempt, its Function or one of its Secrets does not exist, Conflict when the attempt
+        Raises NotFound when the attempt, its Function, its ServiceAccount or a Secret does not exist, Conflict when it
         has ended or has another epoch, Invalid when a Secret's value cannot be a variable, Unavailable when a Secret
         changes meanwhile.
         """
@@ -93,8 +93,14 @@ class AttemptLeases:
             # Its Function changed since it was decided on: it is what it is made of.
             await self._writer.write(_NoteRevision(attempt, revision))
         environments = await self._environments(key, function["spec"])
+        account_uid = await self._account_uid(key, function["spec"])
         minted = await mint_attempt_token(
-            self._database, self._hasher, attempt=attempt, epoch=epoch, now=self._clock.now()
+            self._database,
+            self._hasher,
+            attempt=attempt,
+            epoch=epoch,
+            now=self._clock.now(),
+            account_uid=account_uid,
         )
         if minted is None:
             raise _over(attempt)
@@ -121,6 +127,17 @@ class AttemptLeases:
         """That of the worker, then those of its sidecars, which have their own variables and none of the worker's."""
         specs = [spec, *({"env": sidecar.get("env")} for sidecar in spec.get("sidecars") or ())]
         return [await self._secrets.environment(function_key.org, function_key.project, one) for one in specs]
+
+    async def _account_uid(self, function_key: Key, spec: Document) -> str | None:
+        """The ServiceAccount that the worker acts as; None for one that has what every worker has."""
+        name = spec.get("serviceAccountName")
+        if name is None:
+            return None
+        account = await self._cache.read(Key("ServiceAccount", function_key.org, function_key.project, name))
+        if account is None or "deletionTimestamp" in account["metadata"]:
+            raise not_found("serviceaccounts", name)
+        uid: str = account["metadata"]["uid"]
+        return uid
 
     async def _image(self, function_key: Key, spec: Document) -> Document | None:
         """The Image that a Function names; Unavailable while it is not built, which the autoscaler waits for."""

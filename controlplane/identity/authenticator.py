@@ -39,7 +39,7 @@ SELECT t.hash, t.kind, t.org, t.principal, t.name, t.project, t.function, t.func
        CASE WHEN t.owner IS NULL THEN t.role ELSE o.role END AS role,
        t.kind = 'apikey' AND (t.last_used_at IS NULL OR t.last_used_at <= $2) AS use_is_news,
        o.kind AS owner_kind, o.name AS owner_name, o.scopes AS owner_scopes,
-       t.revoked_at IS NOT NULL OR (t.owner IS NOT NULL AND o.uid IS NULL)
+       t.revoked_at IS NOT NULL OR (t.kind = 'apikey' AND t.owner IS NOT NULL AND o.uid IS NULL)
            OR (t.kind = 'attempt' AND (a.uid IS NULL OR a.finished_at IS NOT NULL OR a.epoch <> t.epoch)) AS revoked
 FROM tokens t LEFT JOIN attempts a ON a.uid = t.attempt LEFT JOIN credential_owners o ON o.uid = t.owner
 WHERE t.hash = ANY($1::bytea[])
@@ -183,8 +183,9 @@ def _principal_of(row: asyncpg.Record) -> Principal:
             org=row["org"],
             id=row["principal"],
             label=row["principal"],
-            scopes=scopes,
+            scopes=scopes | frozenset(row["owner_scopes"] or ()),
             projects=projects,
+            account=row["owner_name"],
             binding=AttemptBinding(
                 project=row["project"],
                 function=row["function"],

@@ -22,7 +22,8 @@ INSERT INTO credential_owners (uid, org, kind, name, user_uuid, role, scopes) VA
 """
 _BOUND = "UPDATE credential_owners SET role = $2, scopes = $3 WHERE uid = $1"
 _DELETE = "DELETE FROM credential_owners WHERE uid = $1"
-_DELETE_TOKENS = "DELETE FROM tokens WHERE owner = $1"
+# A worker whose account has gone keeps its token, with what its work takes and no more: it has calls to report.
+_DELETE_TOKENS = "DELETE FROM tokens WHERE owner = $1 AND kind = 'apikey'"
 
 
 class MemberHooks(PlainHooks):

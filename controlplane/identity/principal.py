@@ -53,7 +53,7 @@ class Principal:
     projects: frozenset[str] = field(default_factory=frozenset)
     user_uuid: str | None = None
     account: str | None = None
-    """The name of the ServiceAccount."""
+    """The name of the ServiceAccount, also of the one that a worker acts as."""
     email: str | None = None
     role: str | None = None
     binding: AttemptBinding | None = None

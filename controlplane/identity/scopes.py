@@ -38,6 +38,8 @@ ATTEMPT_SCOPES = frozenset(
     {"functions:read", "functions:claim", "functioncalls:read", "functioncalls:write", "apps:read"}
 )
 """What a worker may do, in its own project: learn about itself, take calls of its Function, and call other members."""
+ACCOUNT_WORKER_SCOPES = frozenset({"functions:read", "functions:claim"})
+"""What a worker may do whose Function names a ServiceAccount, beside what that may: what its work takes."""
 
 _BLOB_RESOURCES = ("functioncalls", "apps", "functions", "images")
 """Whoever may write (read) one of these may upload (download) blobs, which have no scope word of their own."""
@@ -124,8 +126,11 @@ def require_access(principal: Principal, any_of: Sequence[tuple[str | None, Acce
 
 
 def require_upload(principal: Principal, project: str) -> None:
-    """Refuse unless the principal may store blobs in the project."""
-    require_access(principal, [(resource, Access.WRITE) for resource in _BLOB_RESOURCES], project)
+    """Refuse unless the principal may store blobs in the project; every worker stores the results of its calls."""
+    any_of = [(resource, Access.WRITE) for resource in _BLOB_RESOURCES]
+    if principal.binding is not None:
+        any_of.append(("functions", Access.CLAIM))
+    require_access(principal, any_of, project)
 
 
 def require_download(principal: Principal, project: str) -> None:

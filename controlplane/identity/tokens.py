@@ -17,7 +17,7 @@ from pydantic import SecretStr
 
 from controlplane.identity.keys import KeyPurpose, derive_key
 from controlplane.identity.principal import AttemptBinding
-from controlplane.identity.scopes import ATTEMPT_SCOPES
+from controlplane.identity.scopes import ACCOUNT_WORKER_SCOPES, ATTEMPT_SCOPES
 from controlplane.store.database import Database
 
 API_KEY_PREFIX = "nodus_"
@@ -44,8 +44,8 @@ WITH live AS (
     DELETE FROM tokens WHERE attempt IN (SELECT uid FROM live)
 ), minted AS (
     INSERT INTO tokens (hash, kind, org, principal, name, project, function, function_uid, attempt, epoch,
-                        scopes, projects, created_at)
-    SELECT $3, 'attempt', org, uid, uid, project, function, function_uid, uid, epoch, $4::text[], ARRAY[project], $5
+                        scopes, projects, created_at, owner)
+    SELECT $3, 'attempt', org, uid, uid, project, function, function_uid, uid, epoch, $4::text[], ARRAY[project], $5, $6
     FROM live
 )
 SELECT project, function, function_uid, concurrency FROM live
@@ -79,13 +79,15 @@ class TokenHasher:
 
 
 async def mint_attempt_token(
-    database: Database, hasher: TokenHasher, *, attempt: str, epoch: int, now: datetime
+    database: Database, hasher: TokenHasher, *, attempt: str, epoch: int, now: datetime, account_uid: str | None = None
 ) -> tuple[str, AttemptBinding] | None:
     """A token for the worker of a live attempt, and what it is bound to; None when the attempt has ended, is unknown or
-    has another epoch. A token minted earlier for the same attempt stops working.
+    has another epoch. A token minted earlier for the same attempt stops working. With the uid of a ServiceAccount its
+    worker acts as that, as long as it is there and with the scopes that it has at the moment.
     """
     token = ATTEMPT_PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
-    rows = await database.fetch(MINT, attempt, epoch, hasher.hash(token), sorted(ATTEMPT_SCOPES), now)
+    scopes = sorted(ATTEMPT_SCOPES if account_uid is None else ACCOUNT_WORKER_SCOPES)
+    rows = await database.fetch(MINT, attempt, epoch, hasher.hash(token), scopes, now, account_uid)
     if not rows:
         return None
     row = rows[0]

@@ -14,6 +14,7 @@ from controlplane.kinds.accelerators import are_offered
 from controlplane.kinds.catalog import CATALOG_ADVICE, is_offered
 from controlplane.kinds.charge_views import FunctionChargesStatus
 from controlplane.kinds.function_models import FunctionSpec, FunctionStatus
+from controlplane.kinds.granting import check_given
 from controlplane.kinds.membership import APP_LABEL, join_app
 from controlplane.kinds.quotes import without_quote
 from controlplane.kinds.references import digest_of
@@ -43,6 +44,7 @@ class FunctionStrategy:
 
     async def prepare_create(self, document: Document, context: AdmissionContext) -> None:
         await _check_references(None, document, context)
+        await _check_account(None, document, context)
         await _check_variables(None, document, context)
         app = await join_app(document, context)
         name = document["spec"].get("imageRef")
@@ -53,6 +55,7 @@ class FunctionStrategy:
     async def prepare_update(self, old: Document, new: Document, context: AdmissionContext) -> None:
         _check_cost_cap(old, new)
         await _check_references(old, new, context)
+        await _check_account(old, new, context)
         await _check_variables(old, new, context)
         app = await join_app(new, context)
         if new["spec"] != old["spec"]:
@@ -146,6 +149,21 @@ async def _check_references(old: Document | None, new: Document, context: Admiss
         raise invalid(FUNCTION.plural, new["metadata"]["name"], causes)
 
 
+async def _check_account(old: Document | None, new: Document, context: AdmissionContext) -> None:
+    """403 when the caller decides what code acts as a ServiceAccount that may do more than the caller itself."""
+    name = new["spec"].get("serviceAccountName")
+    if name is None or (old is not None and _acting(old["spec"]) == _acting(new["spec"])):
+        return
+    account = await context.lookup.get("ServiceAccount", name)
+    if account is not None:
+        check_given(context, account["spec"].get("scopes", ()))
+
+
+def _acting(spec: Document) -> Document:
+    """The part of a spec that decides what its workers do; whoever starts, stops or scales them need not be as able."""
+    return {name: part for name, part in spec.items() if name not in ("state", "scaling")}
+
+
 async def _check_variables(old: Document | None, new: Document, context: AdmissionContext) -> None:
     """`SecretValueInEnv` when a new literal value is one that a Secret keeps: everybody who may read the Function would
     read it, and so would every backup and log of it."""
@@ -201,6 +219,8 @@ def _references(spec: Document) -> Iterator[tuple[str, str, str]]:
         yield "blob", spec["code"]["blob"], "spec.code.blob"
     if "imageRef" in spec:
         yield "Image", spec["imageRef"], "spec.imageRef"
+    if "serviceAccountName" in spec:
+        yield "ServiceAccount", spec["serviceAccountName"], "spec.serviceAccountName"
     for index, mount in enumerate(spec.get("secrets", ())):
         yield "Secret", mount["name"], f"spec.secrets[{index}].name"
     for field, variable in _variables(spec):
@@ -258,7 +278,6 @@ UNOFFERED = (
         lambda spec: spec["recovery"]["continuity"] == "Checkpointed",
         "Use Ephemeral; a call that loses its worker starts again.",
     ),
-    Unoffered("spec.serviceAccountName", _uses("serviceAccountName"), "Leave it out; workers act as their Function."),
 )
 
 FUNCTION = Kind(

@@ -147,7 +147,9 @@ class FunctionSpec(ApiModel):
     resources: Resources = Field(default_factory=Resources, description="The least a worker gets.")
     placement: Placement = Field(default_factory=Placement, description="Where workers may run.")
     recovery: Recovery = Field(default_factory=Recovery, description="What happens to calls of a lost worker.")
-    service_account_name: ObjectName | None = Field(default=None, description="Identity of the workers.")
+    service_account_name: ObjectName | None = Field(
+        default=None, description="The ServiceAccount that the workers act as."
+    )
     timeout: Annotated[Duration, *duration_between("1s", "24h")] = Field(
         default="300s", description="Longest run of one call, counted anew for each dispatch."
     )

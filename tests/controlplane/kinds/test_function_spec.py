@@ -151,6 +151,7 @@ EDGES: list[tuple[str, list[Any], list[Any]]] = [
     ("resources.memory", ["1", "64Ti"], ["0", "65Ti", ""]),
     ("resources.disk", ["1Gi"], ["0", []]),
     ("resources.nodes", [1], [0, 2, 1.0]),
+    ("serviceAccountName", ["ci"], ["CI", ""]),
     ("placement.interruptible", ["Never", "Allow", "Prefer"], ["never", True]),
     ("placement.profile", ["Balanced", "Cost", "Speed"], ["Fast"]),
     ("placement.regions", [[], ["us"]], ["us", [""]]),
@@ -239,7 +240,6 @@ UNOFFERED_EDGES: list[tuple[str, list[Any], list[Any]]] = [
     ("placement.pool", ["p"], ["P", ""]),
     ("placement.dedicated", [True], [False, 1]),
     ("cluster", [{"size": 2, "launcher": "Plain", "network": "Colocated", "transport": "Direct"}], [{"size": 1}]),
-    ("serviceAccountName", ["ci"], ["CI"]),
 ]
 
 

@@ -164,9 +164,7 @@ FOREIGN = {"name": "a", "command": ["b"], "image": "docker.io/library/redis"}
 
 def test_what_is_not_offered_is_unsupported_with_advice_for_each_part() -> None:
     with pytest.raises(ApiError) as error:
-        validated_spec(
-            FUNCTION, function_spec(serviceAccountName="a", resources={"gpu": "H100"}, sidecars=[FOREIGN]), name="f"
-        )
+        validated_spec(FUNCTION, function_spec(args=["a"], resources={"gpu": "H100"}, sidecars=[FOREIGN]), name="f")
     found = causes(error, Reason.UNSUPPORTED)
-    assert set(found) == {"spec.serviceAccountName", "spec.resources.gpu", "spec.sidecars.image"}
+    assert set(found) == {"spec.args", "spec.resources.gpu", "spec.sidecars.image"}
     assert "Leave `gpu` out" in found["spec.resources.gpu"].message
