@@ -21,7 +21,7 @@ async def test_a_dead_process_is_settled_at_once(temporal_client: Client, task_q
         begun = time.monotonic()
         worker.end(CRASHED)
         await worker.was_settled.wait()
-        assert time.monotonic() - begun < 1.0
+        assert time.monotonic() - begun < 20  # long before its silence is noticed
         assert await handle.result() == EXITED
     assert [settlement.exit for settlement in worker.settled] == [CRASHED]
 
