@@ -31,7 +31,9 @@ from controlplane.capacity.rows import AttemptState, NodeLoad, WorkerQueries, Wo
 from controlplane.clock import Clock
 from controlplane.errors import ApiError
 from controlplane.images.use import concerned_functions, image_use
+from controlplane.kinds.quotes import within_quote
 from controlplane.ledger.function_funds import function_funds
+from controlplane.ledger.pricing import flat_price
 from controlplane.ledger.worker_accounts import FundingRules
 from controlplane.limits.switches import Switches
 from controlplane.settings import Settings
@@ -81,6 +83,7 @@ class Autoscaler:
         self._calls = CallQueries(database)
         self._workers = WorkerQueries(database)
         self._funding = FundingRules.from_settings(settings)
+        self._price = flat_price(settings.worker_rate_usd_per_hour)
         self._due: dict[Key, float] = {}
         self._memory: dict[str, PoolMemory] = {}
         self._not_before: dict[Key, float] = {}
@@ -199,12 +202,16 @@ class Autoscaler:
         }
         if not documents:
             return
+        rates = {
+            document["metadata"]["uid"]: within_quote(document, self._price.rate_micro_usd_per_hour)
+            for document in documents.values()
+        }
         loads, workers, starts, node, funds = await asyncio.gather(
             self._calls.loads(list(revisions)),
             self._workers.live(list(revisions)),
             self._workers.start_records(revisions),
             self._workers.node_load(self._settings.node_name),
-            function_funds(self._database, self._funding, documents, self._cache, self._clock.now()),
+            function_funds(self._database, self._funding, rates, documents, self._cache, self._clock.now()),
         )
         lacking, telling = False, []
         for key, document in documents.items():
@@ -218,6 +225,7 @@ class Autoscaler:
                 starts=starts[uid],
                 image=images[key],
                 funds=funds[uid],
+                price=self._price,
             )
             memory = self._memory.setdefault(uid, PoolMemory(since=self._clock.now()))
             await self._measure(look, memory)
@@ -263,6 +271,7 @@ class Autoscaler:
             node=self._settings.node_name,
             node_workers_max=self._settings.workers_max,
             seen=frozenset(worker.row.uid for worker in look.workers),
+            price=look.price,
             funding=self._funding,
         )
         rows = await self._writer.write(StartWorkers(order))
@@ -285,8 +294,7 @@ class Autoscaler:
 
     async def _tell(self, look: Look, told: PoolPlan, memory: PoolMemory, *, started: int) -> None:
         """Write the Function's status if it changed and was not written a moment ago; say when to look again."""
-        rate = self._funding.rate_micro_usd_per_hour
-        memory.seen = look.observation(told, memory, started=started, rate_micro_usd_per_hour=rate)
+        memory.seen = look.observation(told, memory, started=started)
         at = asyncio.get_running_loop().time()
         next_write_at = memory.written_at + self._settings.function_status_seconds
         if memory.seen != memory.written and at >= next_write_at:

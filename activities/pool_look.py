@@ -18,7 +18,9 @@ from controlplane.capacity.pool import PoolFacts, PoolPlan, desired_workers, mem
 from controlplane.capacity.revision import requests
 from controlplane.capacity.rows import AttemptState, LiveWorker, NodeLoad, StartRecord
 from controlplane.images.use import ImageUse
+from controlplane.kinds.quotes import within_quote
 from controlplane.ledger.function_funds import FunctionFunds
+from controlplane.ledger.pricing import WorkerPrice
 from controlplane.settings import Settings
 from controlplane.store.contract import Document, Key
 
@@ -35,6 +37,8 @@ class Look:
     starts: StartRecord
     image: ImageUse
     funds: FunctionFunds
+    price: WorkerPrice
+    """What one more worker costs, if the Function is bound to no lower quote."""
 
     @property
     def uid(self) -> str:
@@ -45,6 +49,11 @@ class Look:
     def deleting(self) -> bool:
         """Whether the Function is being deleted."""
         return "deletionTimestamp" in self.document["metadata"]
+
+    @property
+    def rate_micro_usd_per_hour(self) -> int:
+        """What one more worker costs this Function."""
+        return within_quote(self.document, self.price.rate_micro_usd_per_hour)
 
     def facts(
         self, memory: PoolMemory, node: NodeLoad, *, now: datetime, suspended: bool, pressure: bool, settings: Settings
@@ -79,14 +88,13 @@ class Look:
         memory.note_load(now, desired_workers(facts), window)
         return facts
 
-    def observation(
-        self, told: PoolPlan, memory: PoolMemory, *, started: int, rate_micro_usd_per_hour: int
-    ) -> Observation:
+    def observation(self, told: PoolPlan, memory: PoolMemory, *, started: int) -> Observation:
         """What the Function's status tells after the plan was carried out and `started` workers were started."""
         staying = [worker for worker in self.workers if not worker.row.draining]
         ready = [worker for worker in staying if worker.row.state == AttemptState.READY]
         busy = sum(worker.busy > 0 for worker in ready)
         load = self.load
+        burn = sum(worker.row.rate_micro_usd_per_hour for worker in self.workers)
         return Observation(
             busy=busy,
             idle=len(ready) - busy,
@@ -96,7 +104,7 @@ class Look:
             queued=load.queued + load.pending if load else 0,
             running=load.running if load else 0,
             charge_micro_usd=load.charge_micro_usd if load else 0,
-            rate_micro_usd_per_hour=rate_micro_usd_per_hour,
+            burn_micro_usd_per_hour=burn + started * self.rate_micro_usd_per_hour,
             start_failures=self.starts.failures,
             failed=told.failed,
             failure_message=memory.failure_message if self.starts.failures else "",

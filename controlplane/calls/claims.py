@@ -77,7 +77,7 @@ class ClaimMutation:
         cancel = sorted(name for name in running if name not in held or held[name].cancel_requested)
         if self._want is not None and not attempt.draining:
             self._want.claim_seq = attempt.claim_seq
-            self._want.concurrency = attempt.concurrency
+            self._want.concurrency, self._want.price = attempt.concurrency, attempt.price
             self._want.offered = []
             self._want.stopping = frozenset(row.name for row in book.see(loaded_calls) if _may_run_on(attempt, row))
             # Its heartbeats ask for more calls as well, and a call that may bring the worker down has it for itself.

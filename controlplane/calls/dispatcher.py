@@ -29,6 +29,7 @@ from controlplane.calls.selection import OBJECT_PREFIX, engine_lag, look, look_s
 from controlplane.calls.waiting import WaitingClaims
 from controlplane.calls.wants import Want
 from controlplane.clock import format_time_micro
+from controlplane.kinds.quotes import within_quote
 from controlplane.ledger.limits import Documents, Limit, SpendingLimits
 from controlplane.ledger.reservations import EndedDispatch, reservations_of
 from controlplane.settings import Settings
@@ -273,6 +274,9 @@ class Dispatcher:
                 attempt=claimant.attempt,
                 epoch=claimant.epoch,
                 concurrency=want.concurrency,
+                rate_micro_usd_per_hour=within_quote(document, want.price.rate_micro_usd_per_hour),
+                pricebook=want.price.pricebook,
+                offering=want.price.offering,
                 started_at=tx.now,
                 deadline=deadline,
                 dispatches=row.dispatches + 1,

@@ -14,8 +14,9 @@ from controlplane.calls.looks import Look
 from controlplane.calls.outcomes import duration_seconds
 from controlplane.calls.rows import CallRow
 from controlplane.calls.wants import Want
+from controlplane.kinds.quotes import within_quote
 from controlplane.ledger.limits import Limit, labels_of_work
-from controlplane.ledger.pricing import flat_price, most_micro_usd
+from controlplane.ledger.pricing import most_micro_usd
 from controlplane.ledger.reservations import Reservations
 from controlplane.settings import Settings
 from controlplane.store.contract import Document
@@ -32,8 +33,8 @@ class Funding:
 
     def most(self, document: Document, wants: Sequence[Want]) -> int:
         """The most that a dispatch of the call to any of these workers may cost, in micro-USD."""
-        shares = min((want.concurrency for want in wants), default=1)
-        return most_of_call(document, shares, self._settings)
+        terms = {(want.price.rate_micro_usd_per_hour, want.concurrency) for want in wants}
+        return max((most_of_call(document, rate, shares, self._settings) for rate, shares in terms), default=0)
 
     def take(self, row: CallRow, document: Document) -> Limit | None:
         """Reserve what the next dispatch of the call may cost; the limit that has no room for it if there is one."""
@@ -69,10 +70,11 @@ class Funding:
         return replace(look, heads=[head for head in look.heads if head.session not in passed])
 
 
-def most_of_call(document: Document, shares: int, settings: Settings) -> int:
-    """The most that one dispatch of a call may cost on a worker of so many places, in micro-USD."""
+def most_of_call(document: Document, rate_micro_usd_per_hour: int, shares: int, settings: Settings) -> int:
+    """The most that one dispatch of a call may cost on a worker of this rate and so many places, in micro-USD: no more
+    than what it was quoted allows."""
     timeout = document["spec"].get("timeout") or settings.call_timeout_default
-    rate = flat_price(settings.worker_rate_usd_per_hour).rate_micro_usd_per_hour
+    rate = within_quote(document, rate_micro_usd_per_hour)
     return most_micro_usd(duration_seconds(timeout), settings.deadline_grace_seconds, rate, shares)
 
 

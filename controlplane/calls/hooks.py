@@ -22,6 +22,7 @@ from controlplane.calls.waits import WaitReason, pool_of, queue_reason, stored_m
 from controlplane.errors import ApiError, Reason
 from controlplane.kinds.quotes import bound_as
 from controlplane.ledger.limits import SpendingLimits, labels_of_work
+from controlplane.ledger.pricing import flat_price
 from controlplane.ledger.reservations import LIMIT_ROWS, remaining
 from controlplane.settings import Settings
 from controlplane.store.contract import Document, Key, Reads, Tx
@@ -72,7 +73,8 @@ class FunctionCallHooks(PlainHooks):
         if not limits:
             return
         shares = function["spec"].get("scaling", {}).get("targetConcurrency", 1)
-        needed = most_of_call(document, shares, self._settings)
+        rate = flat_price(self._settings.worker_rate_usd_per_hour).rate_micro_usd_per_hour
+        needed = most_of_call(document, rate, shares, self._settings)
         own, inherited = document["metadata"].get("labels"), function["metadata"].get("labels")
         labels = labels_of_work(inherited, own)
         for limit in limits:

@@ -20,9 +20,8 @@ from controlplane.calls.decide import Cause, Decision, Facts, Finish, Recover, R
 from controlplane.calls.rows import CallRow, CallState
 from controlplane.calls.transitions import Ending
 from controlplane.clock import format_time
-from controlplane.kinds.quotes import within_quote
+from controlplane.kinds.quotes import quote_of
 from controlplane.ledger.limits import labels_of_work
-from controlplane.ledger.pricing import flat_price
 from controlplane.ledger.transfers import Basis, Subject, charge, record
 from controlplane.ledger.worker_accounts import CallWork
 from controlplane.machinery.quantities import parse_duration
@@ -37,8 +36,6 @@ _RECOVERIES_MAX_DEFAULT = 3
 class CallRules:
     """The settings that outcomes depend on."""
 
-    rate_micro_usd_per_hour: int
-    pricebook: str
     retry_jitter_fraction: float
     deadline_early_seconds: float
     deadline_grace_seconds: int
@@ -49,7 +46,6 @@ class CallRules:
     def from_settings(cls, settings: Settings) -> CallRules:
         """The rules of this server."""
         return cls(
-            **vars(flat_price(settings.worker_rate_usd_per_hour)),
             retry_jitter_fraction=settings.retry_jitter_fraction,
             deadline_early_seconds=settings.deadline_early_seconds,
             deadline_grace_seconds=settings.deadline_grace_seconds,
@@ -185,15 +181,18 @@ def _charged(tx: Tx, row: CallRow, outcome: Outcome, rules: CallRules) -> CallRo
             dispatch=row.dispatches,
             period_start=row.started_at,
             period_end=_within_time(row, outcome.ran_until, rules),
-            rate_micro_usd_per_hour=within_quote(present_document(tx, row), rules.rate_micro_usd_per_hour),
+            rate_micro_usd_per_hour=row.rate_micro_usd_per_hour,
             shares=row.concurrency or 1,
-            pricebook=rules.pricebook,
+            pricebook=row.pricebook,
+            offering=row.offering,
         )
         is_covered = _is_our_loss(row, outcome)
         if not is_covered:
             cost = basis.cost_micro_usd
             record(tx, charge(row.org, cost, _subject(tx, row), basis))
-        if rules.rate_micro_usd_per_hour and row.attempt is not None:
+        # A call that was quoted nothing takes its place of a worker that costs something all the same.
+        is_priced = row.rate_micro_usd_per_hour or quote_of(present_document(tx, row)) is not None
+        if is_priced and row.attempt is not None:
             book.work(row.attempt, _work(basis, cost, is_covered=is_covered))
     book.charge(row, cost)
     return replace(row, charge_micro_usd=row.charge_micro_usd + cost)

@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from controlplane.ledger.pricing import WorkerPrice
 from controlplane.store.contract import Key, Loader
 
 
@@ -61,6 +62,10 @@ class CallRow:
     epoch: int | None = None
     concurrency: int | None = None
     """Of the worker it was last given to: its places share the worker's price."""
+    rate_micro_usd_per_hour: int = 0
+    """What that worker costs, within the call's quote: its present dispatch is charged at it, whatever prices do."""
+    pricebook: str = ""
+    offering: str = ""
     deadline: datetime | None = None
     started_at: datetime | None = None
     dispatches: int = 0
@@ -154,6 +159,9 @@ class AttemptRow:
     function_uid: str
     epoch: int
     concurrency: int
+    rate_micro_usd_per_hour: int
+    pricebook: str
+    offering: str
     claim_seq: int
     """Counts its claims; a long poll left over from an earlier claim is recognised by it."""
     last_claim_at: datetime | None
@@ -166,6 +174,13 @@ class AttemptRow:
     def key(self) -> Key:
         """The address of the worker's Attempt object, which is named by its uid."""
         return Key("Attempt", self.org, self.project, self.uid)
+
+    @property
+    def price(self) -> WorkerPrice:
+        """What the worker costs."""
+        return WorkerPrice(
+            rate_micro_usd_per_hour=self.rate_micro_usd_per_hour, pricebook=self.pricebook, offering=self.offering
+        )
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any], prefix: str) -> AttemptRow:

@@ -12,6 +12,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
+from controlplane.ledger.pricing import FREE
 from controlplane.store.contract import Key
 
 
@@ -43,6 +44,8 @@ class Want:
         """The claim's number, set in its transaction; a later claim of the worker makes this wish void."""
         self.concurrency = 1
         """How many calls share the worker, set in the claim's transaction; the price of a call depends on it."""
+        self.price = FREE
+        """What the worker costs, set there too."""
         self.hold = False
         """Whether the request waits for calls when there are none now."""
         self.stopping: frozenset[str] = frozenset()

@@ -217,6 +217,7 @@ def _record(tx: Tx, account: WorkerAccount, number: int, portion: Portion) -> No
         rate_micro_usd_per_hour=account.rate_micro_usd_per_hour,
         shares=portion.shares,
         pricebook=account.pricebook,
+        offering=account.offering,
         segment=portion.segment,
         seconds=portion.charged_seconds,
     )

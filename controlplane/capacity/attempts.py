@@ -9,7 +9,7 @@ asks: `activities/autoscaler.py`, `activities/sweeper.py` and, at the end of a w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from controlplane.capacity.endings import AttemptEnd, WorkerEnd, attempt_end
@@ -19,13 +19,11 @@ from controlplane.identity.tokens import REVOKE_ATTEMPT
 from controlplane.ids import new_uid
 from controlplane.kinds.quotes import within_quote
 from controlplane.ledger.accounts import BALANCE
+from controlplane.ledger.pricing import WorkerPrice
 from controlplane.ledger.worker_accounts import FundingRules, WorkerAccount, open_account
 from controlplane.machinery.kind import API_VERSION
 from controlplane.machinery.quantities import format_money
 from controlplane.store.contract import Document, Key, Loader, Reads, Tx
-
-OFFERING = "local"
-"""The only offering so far: a worker on a host of this installation."""
 
 _WORKER = Loader(
     "worker",
@@ -48,7 +46,8 @@ _NODE_LOAD = Loader(
 )
 
 _INSERT = """ INSERT INTO attempts (uid, org, project, function, function_uid, slot, epoch, pool, state, concurrency,
-node, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 'starting', $9, $10, $11)
+node, created_at, rate_micro_usd_per_hour, pricebook, offering)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 'starting', $9, $10, $11, $12, $13, $14)
 """
 # The first reason and the earliest kill stay.
 _DRAIN = """
@@ -77,6 +76,8 @@ class StartOrder:
     node: str
     node_workers_max: int
     seen: frozenset[str]
+    price: WorkerPrice
+    """What each costs, if the Function is bound to no lower quote."""
     funding: FundingRules
 
 
@@ -96,7 +97,7 @@ class StartWorkers:
         order = self._order
         objects = (Key("Attempt", order.function_key.org, order.function_key.project, uid) for uid in self._uids)
         loads = [(_SLOTS, order.function_uid), (_LIVE_UIDS, order.function_uid), (_NODE_LOAD, order.node)]
-        if order.funding.rate_micro_usd_per_hour:
+        if order.price.rate_micro_usd_per_hour:
             loads.append((BALANCE, order.function_key.org))
         return Reads(keys=(order.function_key, *objects), loads=loads)
 
@@ -127,8 +128,8 @@ class StartWorkers:
 
     def _fund(self, tx: Tx, function: Document, uid: str, *, restores: bool) -> bool:
         """Whether the worker may be started: it costs nothing, or has an account with a hold now."""
-        order, rate_micro_usd_per_hour = self._order, self._rate_micro_usd_per_hour(function)
-        if not rate_micro_usd_per_hour:
+        order, price = self._order, self._price(function)
+        if not price.rate_micro_usd_per_hour:
             return True
         account = WorkerAccount(
             uid=uid,
@@ -136,21 +137,21 @@ class StartWorkers:
             project=order.function_key.project,
             function=order.function_key.name,
             function_uid=order.function_uid,
-            rate_micro_usd_per_hour=rate_micro_usd_per_hour,
+            **vars(price),
             shares=function["spec"]["scaling"]["targetConcurrency"],
-            pricebook=order.funding.pricebook,
             restores=restores,
             funded_until=tx.now,
             look_at=tx.now,
         )
         return open_account(tx, account, order.funding)
 
-    def _rate_micro_usd_per_hour(self, function: Document) -> int:
+    def _price(self, function: Document) -> WorkerPrice:
         """What a worker costs, to a Function that may be bound to a quote."""
-        return within_quote(function, self._order.funding.rate_micro_usd_per_hour)
+        price = self._order.price
+        return replace(price, rate_micro_usd_per_hour=within_quote(function, price.rate_micro_usd_per_hour))
 
     def _start(self, tx: Tx, function: Document, uid: str, slot: str, epoch: int) -> WorkerRow:
-        order = self._order
+        order, price = self._order, self._price(function)
         row = WorkerRow(
             uid=uid,
             org=order.function_key.org,
@@ -165,6 +166,7 @@ class StartWorkers:
             drain_reason=None,
             has_workflow=False,
             concurrency=function["spec"]["scaling"]["targetConcurrency"],
+            **vars(price),
             node=order.node,
             created_at=tx.now,
             ready_at=None,
@@ -180,10 +182,10 @@ class StartWorkers:
             _INSERT,
             (
                 row.uid, row.org, row.project, row.function, row.function_uid, row.slot, row.epoch, row.pool,
-                row.concurrency, row.node, row.created_at,
+                row.concurrency, row.node, row.created_at, row.rate_micro_usd_per_hour, row.pricebook, row.offering,
             ),
         )  # fmt: skip
-        tx.put(row.key, _attempt_document(function, row, self._rate_micro_usd_per_hour(function)))
+        tx.put(row.key, _attempt_document(function, row))
         return row
 
 
@@ -250,7 +252,7 @@ def _free_slot(taken: set[str]) -> str:
     return f"w{number}"
 
 
-def _attempt_document(function: Document, row: WorkerRow, rate_micro_usd_per_hour: int) -> Document:
+def _attempt_document(function: Document, row: WorkerRow) -> Document:
     """The Attempt object of a worker that is about to be started."""
     created = format_time(row.created_at)
     labels = {"nodus.dev/function": row.function}
@@ -278,8 +280,8 @@ def _attempt_document(function: Document, row: WorkerRow, rate_micro_usd_per_hou
         "phase": "Provisioning",
         "message": "the worker is being started",
         "placement": {
-            "offering": OFFERING,
-            "rateUSDPerHour": format_money(rate_micro_usd_per_hour),
+            "offering": row.offering,
+            "rateUSDPerHour": format_money(row.rate_micro_usd_per_hour),
             "interruptible": False,
         },
         "progress": {"stage": "Starting"},

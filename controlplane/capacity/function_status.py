@@ -15,7 +15,6 @@ from typing import Any
 
 from controlplane.clock import format_time
 from controlplane.images.use import CATALOG, ImageState, ImageUse
-from controlplane.kinds.quotes import within_quote
 from controlplane.ledger.function_funds import UNPRICED, FunctionFunds
 from controlplane.ledger.worker_costs import Segment
 from controlplane.machinery.conditions import Condition, with_condition
@@ -52,8 +51,8 @@ class Observation:
     queued: int = 0
     running: int = 0
     charge_micro_usd: int = 0
-    rate_micro_usd_per_hour: int = 0
-    """Of one worker, if the Function is bound to no quote."""
+    burn_micro_usd_per_hour: int = 0
+    """What its live workers cost together."""
     start_failures: int = 0
     failed: bool = False
     """The present revision failed to start too often in a row; nothing is started any more."""
@@ -103,7 +102,7 @@ def observed_status(function: Document, seen: Observation, now: datetime) -> Doc
     status["cost"] = {
         **status.get("cost", {}),
         "totalUSD": format_money(seen.charge_micro_usd),
-        "rateUSDPerHour": format_money(seen.live * within_quote(function, seen.rate_micro_usd_per_hour)),
+        "rateUSDPerHour": format_money(seen.burn_micro_usd_per_hour),
         **_funds(status.get("cost", {}), seen),
     }
     if seen.funds.funded_until is None:

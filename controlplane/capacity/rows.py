@@ -44,6 +44,10 @@ class WorkerRow:
     drain_reason: str | None
     has_workflow: bool
     concurrency: int
+    rate_micro_usd_per_hour: int
+    """What it costs, from its start to its end."""
+    pricebook: str
+    offering: str
     node: str | None
     created_at: datetime
     ready_at: datetime | None

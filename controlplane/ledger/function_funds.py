@@ -67,13 +67,15 @@ UNPRICED = FunctionFunds()
 async def function_funds(
     database: Database,
     rules: FundingRules,
+    rates: Mapping[str, int],
     functions: Mapping[Key, Document],
     known: Documents,
     now: datetime,
 ) -> dict[str, FunctionFunds]:
-    """How these Functions are funded, by uid; `known` has the Budgets."""
+    """How these Functions are funded, by uid. `rates` is what one more worker of each costs, in micro-USD an
+    hour; `known` has the Budgets."""
     orgs: dict[str, str] = {function["metadata"]["uid"]: key.org for key, function in functions.items()}
-    if not rules.rate_micro_usd_per_hour:
+    if not any(rates.values()):
         return dict.fromkeys(orgs, UNPRICED)
     uids = list(orgs)
     limits = SpendingLimits(known)
@@ -93,7 +95,7 @@ async def function_funds(
         uid: FunctionFunds(
             held_micro_usd=holds[uid]["held_micro_usd"] if uid in holds else 0,
             funded_until=holds[uid]["funded_until"] if uid in holds else None,
-            needed_micro_usd=rules.least_micro_usd,
+            needed_micro_usd=rules.least_micro_usd(rates[uid]),
             available_micro_usd=_least(available[org], left[uid]),
             segments=segments.get(uid, {}),
         )

@@ -19,18 +19,33 @@ _MICROSECOND = timedelta(microseconds=1)
 SECONDS_PER_HOUR = 3_600
 
 
-@dataclass(frozen=True)
-class FlatPrice:
-    """One rate for every worker, and the version of a price book that stands for it."""
+LOCAL = "local"
+"""The offering of this server's own hosts, at the flat rate."""
 
-    rate_micro_usd_per_hour: int
-    pricebook: str
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerPrice:
+    """What a worker costs. It is agreed when the worker starts and holds until its end, for its calls as well; the
+    fields are columns of workers, of the calls they hold and of their accounts."""
+
+    rate_micro_usd_per_hour: int = 0
+    pricebook: str = ""
+    """Version of the book that has the rate."""
+    offering: str = ""
+    """What it runs on."""
+
+
+FREE = WorkerPrice()
 
 
 @lru_cache(maxsize=16)
-def flat_price(rate_usd_per_hour: str) -> FlatPrice:
-    """The price of that setting, a decimal string; remembered, because every dispatch asks."""
-    return FlatPrice(parse_money(rate_usd_per_hour), f"flat-{rate_usd_per_hour}")
+def flat_price(rate_usd_per_hour: str) -> WorkerPrice:
+    """The price of that setting, a decimal string: of every worker where no price book offers the hosts."""
+    return WorkerPrice(
+        rate_micro_usd_per_hour=parse_money(rate_usd_per_hour),
+        pricebook=f"flat-{rate_usd_per_hour}",
+        offering=LOCAL,
+    )
 
 
 def worker_seconds(started_at: datetime, ended_at: datetime) -> int:

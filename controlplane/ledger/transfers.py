@@ -66,6 +66,8 @@ class Basis:
     """Of a worker's life; None for a call."""
     seconds: int | None = None
     """Those of the period that are charged; None for a call, which pays for all of them."""
+    offering: str | None = None
+    """What the worker ran on."""
 
     @property
     def charged_seconds(self) -> int:
@@ -151,7 +153,7 @@ _AVAILABLE: Mapping[TransferKind, int] = MappingProxyType(
 _COLUMNS = (
     "id, org, kind, debit, credit, amount_micro_usd, refers_to, expires_at, reason, project, subject_kind, "
     "subject_name, subject_uid, function_uid, function_name, labels, dispatch, period_start, period_end, "
-    "rate_micro_usd_per_hour, shares, pricebook, segment, seconds, created_at"
+    "rate_micro_usd_per_hour, shares, pricebook, segment, seconds, offering, created_at"
 )
 
 _ADD_TRANSFERS = f"""

@@ -66,8 +66,8 @@ _GROUPS: Mapping[str, str] = MappingProxyType(
         "meter": _COLUMNS["meter"],
         "day": "to_char(COALESCE(t.period_start, t.created_at) AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
         "segment": _SEGMENT,
-        # Workers are not placed on offerings, and there are no gangs: all usage is in one group.
-        "offering": "''",
+        "offering": "COALESCE(t.offering, '')",
+        # There are no gangs: all usage is in one group.
         "rank": "''",
         "member": f"COALESCE(t.labels ->> '{MEMBER_LABEL}', '')",
     }
@@ -207,4 +207,6 @@ def _record(row: Mapping[str, Any]) -> Document:
         record["shares"] = row["shares"]
         record["rate"] = {"usd": format_money(row["rate_micro_usd_per_hour"]), "per": "hour"}
         record["pricebookVersion"] = row["pricebook"]
+        if row["offering"]:
+            record["offering"] = row["offering"]
     return record

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from controlplane.ledger.holds import HoldOrder, holdable, place, release
-from controlplane.ledger.pricing import SECONDS_PER_HOUR, call_charge_micro_usd, flat_price
+from controlplane.ledger.pricing import SECONDS_PER_HOUR, call_charge_micro_usd
 from controlplane.ledger.transfers import Subject
 from controlplane.ledger.worker_costs import Terms
 from controlplane.settings import Settings
@@ -23,19 +23,16 @@ from controlplane.store.database import Database
 
 @dataclass(frozen=True, kw_only=True)
 class FundingRules:
-    """The settings that funding depends on: what a worker costs, and for how long at a time that is held."""
+    """The settings that funding depends on: for how long at a time the price of a worker is held."""
 
-    rate_micro_usd_per_hour: int
-    pricebook: str
     hold_seconds: int
     hold_seconds_min: int
     renew_seconds: int
     teardown_seconds_max: int
 
-    @property
-    def least_micro_usd(self) -> int:
-        """The smallest hold with which a worker starts."""
-        return hold_micro_usd(self.rate_micro_usd_per_hour, self.hold_seconds_min)
+    def least_micro_usd(self, rate_micro_usd_per_hour: int) -> int:
+        """The smallest hold with which a worker of this rate starts."""
+        return hold_micro_usd(rate_micro_usd_per_hour, self.hold_seconds_min)
 
     @property
     def window(self) -> timedelta:
@@ -46,7 +43,6 @@ class FundingRules:
     def from_settings(cls, settings: Settings) -> FundingRules:
         """The rules of this server."""
         return cls(
-            **vars(flat_price(settings.worker_rate_usd_per_hour)),
             hold_seconds=settings.worker_hold_seconds,
             hold_seconds_min=min(settings.worker_hold_seconds_min, settings.worker_hold_seconds),
             renew_seconds=settings.worker_hold_renew_seconds,
@@ -71,6 +67,7 @@ class WorkerAccount:
     rate_micro_usd_per_hour: int
     shares: int
     pricebook: str
+    offering: str
     restores: bool
     started_at: datetime | None = None
     """Its process started: it costs something from here on."""

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from controlplane.ledger.pricebook import PriceBook, PricedOffering
+from controlplane.ledger.pricing import LOCAL
 from controlplane.machinery.quantities import parse_duration, parse_money, quantity_bytes, quantity_milli
 from controlplane.placement.demand import GpuDemand, normalised
 
-LOCAL = "local"
-"""The class of this server's own hosts, at the flat rate."""
 _STARTUP_SECONDS = (2.0, 8.0)
 """Of a class whose book tells none, and of a local host, as median and 90th percentile: what a sandbox, an interpreter
 and the user's imports take."""

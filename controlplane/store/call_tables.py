@@ -98,6 +98,10 @@ class CallRow(SQLModel, table=True):
     attempt: str | None = Field(sa_column=text_column(nullable=True))
     epoch: int | None = Field(sa_column=bigint_column(nullable=True))
     concurrency: int | None = Field(sa_column=Column(SmallInteger))
+    # What its present dispatch is charged at.
+    rate_micro_usd_per_hour: int = Field(sa_column=bigint_column(default="0"))
+    pricebook: str = Field(sa_column=text_column(default=""))
+    offering: str = Field(sa_column=text_column(default=""))
     started_at: datetime | None = Field(sa_column=time_column(nullable=True))
     deadline: datetime | None = Field(sa_column=time_column(nullable=True))
     dispatches: int = Field(sa_column=bigint_column())

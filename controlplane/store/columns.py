@@ -13,9 +13,9 @@ def bytes_order_text() -> Text:
     return Text(collation="C")
 
 
-def text_column(nullable: bool = False) -> Column[Any]:
+def text_column(nullable: bool = False, default: str | None = None) -> Column[Any]:
     """Text in the order of the database's locale, which nothing depends on."""
-    return Column(Text, nullable=nullable)
+    return Column(Text, nullable=nullable, server_default=None if default is None else text(f"'{default}'"))
 
 
 def time_column(nullable: bool = False) -> Column[Any]:

@@ -105,6 +105,8 @@ class LedgerTransferRow(SQLModel, table=True):
     # Of a charge for a worker itself: which part of its life, and how many seconds of the period are charged.
     segment: str | None = Field(sa_column=text_column(nullable=True))
     seconds: int | None = Field(sa_column=bigint_column(nullable=True))
+    # What the worker ran on; none of charges from before workers were placed.
+    offering: str | None = Field(sa_column=text_column(nullable=True))
 
 
 class LedgerOpenHoldRow(SQLModel, table=True):

@@ -165,6 +165,10 @@ class AttemptRow(SQLModel, table=True):
     drain_reason: str | None = Field(sa_column=text_column(nullable=True))
     has_workflow: bool = Field(sa_column=flag_column())
     concurrency: int = Field(sa_column=Column(SmallInteger, nullable=False))
+    # What it costs, from its start to its end.
+    rate_micro_usd_per_hour: int = Field(sa_column=bigint_column(default="0"))
+    pricebook: str = Field(sa_column=text_column(default=""))
+    offering: str = Field(sa_column=text_column(default="local"))
     node: str | None = Field(sa_column=text_column(nullable=True))
     created_at: datetime = Field(sa_column=time_column())
     ready_at: datetime | None = Field(sa_column=time_column(nullable=True))

@@ -30,6 +30,7 @@ class WorkerAccountRow(SQLModel, table=True):
     rate_micro_usd_per_hour: int = Field(sa_column=bigint_column())
     shares: int = Field(sa_column=bigint_column())
     pricebook: str = Field(sa_column=text_column())
+    offering: str = Field(sa_column=text_column(default="local"))
     restores: bool = Field(sa_column=flag_column())
     started_at: datetime | None = Field(sa_column=time_column(nullable=True))
     # What its calls took and cost. Only the parts of a batch add to these, and only settlements change the others.

@@ -39,7 +39,7 @@ async def replacement(sweeping: Sweeping, worker: ScriptedWorker) -> ScriptedWor
     calls, lost = sweeping.calls, worker.claimant
     order = StartOrder(
         function_key=Key("Function", ORG, PROJECT, "f"), function_uid=lost.function_uid, revision="r1", count=1,
-        node="elsewhere", node_workers_max=32, seen=frozenset(), funding=calls.funding,
+        node="elsewhere", node_workers_max=32, seen=frozenset(), price=calls.price, funding=calls.funding,
     )  # fmt: skip
     [row] = await calls.writer.write(StartWorkers(order))
     return ScriptedWorker(calls, replace(lost, attempt=row.uid, epoch=row.epoch))

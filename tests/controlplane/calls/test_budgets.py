@@ -313,7 +313,7 @@ async def test_what_workers_cost_beside_their_calls_is_counted_and_starts_no_mor
     await worker.take()
     account = WorkerAccount(
         uid=worker.claimant.attempt, org=ORG, project=PROJECT, function="f", function_uid=uid,
-        rate_micro_usd_per_hour=36_000, shares=1, pricebook="test", restores=False,
+        rate_micro_usd_per_hour=36_000, shares=1, pricebook="test", offering="local", restores=False,
         funded_until=calls.clock.now(), look_at=calls.clock.now(),
     )  # fmt: skip
     await calls.writer.write(CostBeside(account, 9 * MOST))

@@ -83,7 +83,7 @@ async def ran_ten_seconds(calls: Calls, name: str) -> str:
 
 async def test_a_call_is_charged_by_its_quote_and_the_audit_agrees(calls: Calls, inspecting: Inspecting) -> None:
     # The price has doubled since the quote: 20 instead of 10 micro-USD a second.
-    calls.rules = replace(calls.rules, rate_micro_usd_per_hour=72_000)
+    calls.price = replace(calls.price, rate_micro_usd_per_hour=72_000)
     await create(calls, "free")
     await create(calls, "bound", 36_000)
     assert await ran_ten_seconds(calls, "free") == "0.0002"
@@ -91,7 +91,7 @@ async def test_a_call_is_charged_by_its_quote_and_the_audit_agrees(calls: Calls,
     told = await inspecting.charges("bound")
     assert (told["equal"], told["ledgerUSD"], told["charges"][0]["rateUSDPerHour"]) == (True, "0.00011", "0.0396")
     # A price that fell is the caller's.
-    calls.rules = replace(calls.rules, rate_micro_usd_per_hour=18_000)
+    calls.price = replace(calls.price, rate_micro_usd_per_hour=18_000)
     await create(calls, "cheaper", 36_000)
     assert await ran_ten_seconds(calls, "cheaper") == "0.00005"
 
@@ -99,7 +99,7 @@ async def test_a_call_is_charged_by_its_quote_and_the_audit_agrees(calls: Calls,
 async def test_calls_of_a_bound_function_are_bound_as_it_is(calls: Calls) -> None:
     bound = quoted(await calls.function("f"), 36_000)
     await calls.writer.write(PutObject(Key("Function", ORG, PROJECT, "f"), bound))
-    calls.rules = replace(calls.rules, rate_micro_usd_per_hour=72_000)
+    calls.price = replace(calls.price, rate_micro_usd_per_hour=72_000)
     await create(calls, "a")
     await create(calls, "b", 39_600)
     await create(calls, "c", 10_000)

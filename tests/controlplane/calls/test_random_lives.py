@@ -45,7 +45,8 @@ class Lives:
 
     async def affordable(self) -> bool:
         holdable = (await self.paid.balance()).holdable_micro_usd
-        return holdable is None or holdable >= self.calls.funding.least_micro_usd
+        least = self.calls.funding.least_micro_usd(self.calls.price.rate_micro_usd_per_hour)
+        return holdable is None or holdable >= least
 
     async def call(self) -> None:
         await self.calls.create(*self.chance.sample("abcde", 2), timeout="3600s")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -209,11 +210,11 @@ async def test_a_worker_is_renewed_after_its_hold_has_expired_while_nobody_looke
 
 
 async def test_a_worker_without_a_price_holds_nothing_and_writes_nothing(calls: Calls, paid: PaidWorkers) -> None:
-    free = paid.with_rules(rate_micro_usd_per_hour=0)
-    worker = await free.ready(boot_seconds=3)
+    calls.price = replace(calls.price, rate_micro_usd_per_hour=0)
+    worker = await paid.ready(boot_seconds=3)
     calls.clock.advance(1_000)
-    await free.keeper.renew()
-    await free.end(worker)
+    await paid.keeper.renew()
+    await paid.end(worker)
     for table in ("ledger_transfers", "worker_accounts", "function_segments"):
         assert await calls.database.fetch(f"SELECT * FROM {table}") == []
 

@@ -37,6 +37,7 @@ async def start(calls: Calls, count: int = 1, *, revision: str = "r1", **changes
         "node": "local",
         "node_workers_max": 32,
         "seen": frozenset(worker.row.uid for worker in live),
+        "price": calls.price,
         "funding": calls.funding,
     }
     return await calls.writer.write(StartWorkers(StartOrder(**{**told, **changes})))

@@ -107,7 +107,7 @@ def test_the_image_that_workers_run_is_pinned() -> None:
 def test_workers_calls_and_cost_are_counted() -> None:
     seen = Observation(
         busy=2, idle=1, starting=1, draining=1, queued=4, running=2, charge_micro_usd=1_230_000,
-        rate_micro_usd_per_hour=36_000,
+        burn_micro_usd_per_hour=180_000,
     )  # fmt: skip
     status = observed_status(function(), seen, NOW)
     assert status["workers"] == {"ready": 3, "busy": 2, "idle": 1, "starting": 1, "draining": 1}

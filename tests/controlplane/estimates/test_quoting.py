@@ -24,8 +24,6 @@ GPU = {"id": "h100-sxm-80g", "family": "H100", "displayName": "H100", "memory": 
 HOUR = timedelta(seconds=QUOTE_SECONDS)
 
 FUNDING = FundingRules(
-    rate_micro_usd_per_hour=3_600_000,
-    pricebook="p",
     hold_seconds=300,
     hold_seconds_min=60,
     renew_seconds=30,
