@@ -19,6 +19,7 @@ from starlette.types import Scope
 
 from api.rendering import Renderer
 from api.streams import Streams
+from controlplane.audit.refusals import AuditQueue
 from controlplane.clock import Clock
 from controlplane.errors import ApiError, Reason
 from controlplane.identity.principal import Principal
@@ -91,6 +92,8 @@ class Deps:
     authenticate: Callable[[bytes], Awaitable[Principal]]
     """From the Authorization header (empty when absent) to the caller; raises 401."""
     streams: Streams
+    audit: AuditQueue
+    """What is told of requests that changed nothing."""
     subresources: Mapping[tuple[str, str, str], SubresourceHandler] = field(default_factory=dict)
     """By (plural, subresource, method); the generic routes have judged the caller before a handler is asked,
     but for claims."""

@@ -20,10 +20,12 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.auditing import REFUSAL, Auditing, actor_of
 from api.bodies import BODY_SECONDS_MAX
 from api.deps import CREDENTIAL, PRINCIPAL, REQUEST_ID, Deps
 from api.errors import from_http_status, internal_error, status_response
 from api.rates import ALLOWANCE, Rates
+from controlplane.audit.requests import AUDITED, AuditedRequest
 from controlplane.errors import ApiError, Reason
 from controlplane.ids import encode_base32
 
@@ -44,6 +46,7 @@ class Edge:
     def __init__(self, app: ASGIApp, deps: Deps) -> None:
         self._app = app
         self._deps = deps
+        self._auditing = Auditing(deps)
         self._rates = Rates(deps.settings)
         self._prefix = urlsplit(deps.settings.public_url).path.rstrip("/")
 
@@ -60,6 +63,7 @@ class Edge:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                self._auditing.conclude(described, scope, status)
                 headers = message.setdefault("headers", [])
                 headers.append((b"x-request-id", request_id.encode()))
                 if (allowance := scope.get(ALLOWANCE)) is not None:
@@ -71,12 +75,15 @@ class Edge:
         if path.endswith("/") and path != "/":
             # kr8s asks for `/apis/`; a redirect would cost it the body of a POST (R-DISC-4).
             scope["path"] = path = path.rstrip("/")
+        described = self._auditing.described(scope, path)
+        # Each request runs in a context of its own, or takes this one over from the last request of its connection.
+        AUDITED.set(described.request if described.is_change else None)
         try:
             if "\0" in path or b"%00" in scope["query_string"]:
                 # No name, selector or key holds one, and PostgreSQL's text cannot.
                 raise ApiError(Reason.BAD_REQUEST, "the URL must not contain a NUL character")
             if not self._is_public(path):
-                await self._admit(scope)
+                await self._admit(scope, described.request)
             await self._app(scope, receive, send_named)
         except ClientDisconnect:
             status = _CLIENT_CLOSED_REQUEST
@@ -88,10 +95,11 @@ class Edge:
                 await self._answer(internal_error(), scope, receive, send_named)
         self._log(scope, path, status, time.monotonic() - started)
 
-    async def _admit(self, scope: Scope) -> None:
+    async def _admit(self, scope: Scope, audited: AuditedRequest) -> None:
         """Say who asks; raises the refusal of a caller that is unknown or asks too often."""
         scope[CREDENTIAL] = _authorization(scope, basic=self._deps.settings.basic_auth)
         scope[PRINCIPAL] = caller = await self._deps.authenticate(scope[CREDENTIAL])
+        audited.actor = actor_of(scope)
         scope[ALLOWANCE] = allowance = self._rates.take(scope[CREDENTIAL], caller, scope)
         if allowance is not None and not allowance.allowed:
             raise allowance.refusal()
@@ -104,6 +112,7 @@ class Edge:
         return path in self._deps.public_paths or path.startswith(self._deps.public_prefixes)
 
     async def _answer(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[REFUSAL] = error
         response = status_response(error, scope[REQUEST_ID], self._deps.docs_prefix(scope))
         await response(scope, receive, send)
 
@@ -160,6 +169,7 @@ class ErrorHandlers:
         """Renders a refusal of ours; what an operator should know of it goes to the log."""
         if not isinstance(error, ApiError):
             raise error
+        request.scope[REFUSAL] = error
         if error.debug:
             log.warning("refused", request_id=request.scope[REQUEST_ID], message=error.message, debug=error.debug)
         return status_response(error, request.scope[REQUEST_ID], self._deps.docs_prefix(request.scope))
@@ -169,6 +179,7 @@ class ErrorHandlers:
         if not isinstance(error, HTTPException):
             raise error
         refusal = from_http_status(error.status_code, str(error.detail), request.url.path, _methods_of_path(request))
+        request.scope[REFUSAL] = refusal
         return status_response(refusal, request.scope[REQUEST_ID], self._deps.docs_prefix(request.scope))
 
     async def unexpected(self, request: Request, error: Exception) -> Response:

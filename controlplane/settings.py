@@ -14,11 +14,12 @@ from typing import Literal
 from pydantic import Field, IPvAnyNetwork, SecretStr
 from pydantic_settings import SettingsConfigDict
 
+from controlplane.audit_settings import AuditSettings
 from controlplane.edge_settings import EdgeSettings
 from controlplane.funding_settings import FundingSettings
 
 
-class Settings(EdgeSettings, FundingSettings):
+class Settings(EdgeSettings, FundingSettings, AuditSettings):
     """Settings of all processes; each uses the part it needs."""
 
     model_config = SettingsConfigDict(env_prefix="NODUS_SERVER_", frozen=True, extra="ignore")

@@ -6,7 +6,8 @@ from alembic import context
 from sqlalchemy import create_engine, pool
 from sqlmodel import SQLModel
 
-from controlplane.store import call_tables as call_tables  # registers its tables in SQLModel.metadata
+from controlplane.store import audit_tables as audit_tables  # registers its tables in SQLModel.metadata
+from controlplane.store import call_tables as call_tables  # as well
 from controlplane.store import ledger_tables as ledger_tables  # as well
 from controlplane.store import limit_tables as limit_tables  # as well
 from controlplane.store import spending_tables as spending_tables

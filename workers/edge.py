@@ -24,6 +24,7 @@ from api.node import NodeRoutes
 from api.node_images import NodeImageRoutes
 from api.service_accounts import ServiceAccountRoutes
 from api.streams import Streams
+from controlplane.audit.refusals import AuditQueue
 from controlplane.calls.cancels import WaitingCancels
 from controlplane.calls.dispatcher import Dispatcher
 from controlplane.calls.evidence import LateReports
@@ -63,7 +64,10 @@ async def open_edge(core: Core) -> AsyncIterator[tuple[Deps, Callable[[], None]]
         deps = _deps(core, cancels)
         core.feed.add_listener(cancels.on_changes)
         core.feed.add_listener(core.waiting.on_changes)
-        serving = background.create_task(core.waiting.run(core.writer.write, lambda: core.dispatcher.gated))
+        running = [
+            background.create_task(core.waiting.run(core.writer.write, lambda: core.dispatcher.gated)),
+            background.create_task(deps.audit.run(), name="audit queue"),
+        ]
 
         def stop() -> None:
             deps.stopping.set()
@@ -73,7 +77,8 @@ async def open_edge(core: Core) -> AsyncIterator[tuple[Deps, Callable[[], None]]
         try:
             yield deps, stop
         finally:
-            serving.cancel()
+            for task in running:
+                task.cancel()
 
 
 def _deps(core: Core, cancels: WaitingCancels) -> Deps:
@@ -102,6 +107,7 @@ def _deps(core: Core, cancels: WaitingCancels) -> Deps:
         watches=Watches(core.database, core.feed, core.settings),
         authenticate=authenticate,
         streams=streams,
+        audit=AuditQueue(core.writer, core.settings, core.clock),
         subresources={
             ("functions", "claims", "POST"): _claims(core),
             ("functions", "cancels", "POST"): CancelsRoute(core.writer, cancels, core.settings),

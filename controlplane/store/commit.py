@@ -19,6 +19,8 @@ import orjson
 import structlog
 
 from controlplane import failpoints
+from controlplane.audit.entries import PART as AUDIT
+from controlplane.audit.requests import AuditedRequest
 from controlplane.clock import Clock
 from controlplane.errors import ApiError, Reason
 from controlplane.machinery.kind import Kind
@@ -66,6 +68,10 @@ class Pending:
     reads: Reads
     answer: asyncio.Future[Any]
     queued_at: float
+    audited: AuditedRequest | None = None
+    """Whose request it belongs to, if anybody's."""
+    told: frozenset[str] = frozenset()
+    """Uids of what it changed that has an event in the batch."""
     result: Any = None
     error: ApiError | None = None
 
@@ -220,8 +226,11 @@ def _wanted_rows(batch: Batch, pendings: Sequence[Pending]) -> tuple[_Loads, _Lo
 def _apply(batch: Batch, pending: Pending) -> None:
     mark = batch.begin(pending.reads)
     pending.result = pending.error = None
+    pending.told = frozenset()
     try:
         pending.result = pending.mutation.apply(batch)
+        if pending.audited is not None:
+            _audit(batch, pending, pending.audited, mark.changes)
     except ApiError as error:
         batch.undo(mark)
         pending.error = error
@@ -230,6 +239,14 @@ def _apply(batch: Batch, pending: Pending) -> None:
         batch.undo(mark)
         log.exception("a mutation failed", mutation=type(pending.mutation).__name__)
         pending.error = ApiError(Reason.INTERNAL_ERROR, "the server failed on this change", debug=repr(error))
+
+
+def _audit(batch: Batch, pending: Pending, audited: AuditedRequest, changes_before: int) -> None:
+    """Let what the mutation changed and the events of it be stored together."""
+    entries = audited.entries([logged.change for logged in batch.log[changes_before:]], batch.now)
+    pending.told = frozenset(entries)
+    for entry in entries.values():
+        batch.join(AUDIT, entry.as_row())
 
 
 async def _write(connection: Connection, batch: Batch) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from controlplane.audit.requests import AUDITED
 from controlplane.clock import Clock
 from controlplane.errors import ApiError, Reason
 from controlplane.machinery.kind import Kind
@@ -113,7 +114,7 @@ class Writer:
             why = "the server is shutting down" if self._stopping else "too many writes are waiting for the database"
             raise ApiError(Reason.UNAVAILABLE, why, retry_after_seconds=1)
         loop = asyncio.get_running_loop()
-        pending = Pending(mutation, mutation.reads(), loop.create_future(), loop.time())
+        pending = Pending(mutation, mutation.reads(), loop.create_future(), loop.time(), AUDITED.get())
         self._queue.append(pending)
         self._wake.set()
         result: Result = await pending.answer
@@ -193,6 +194,8 @@ class Writer:
             self._feed.publish(changes)
             self._notifier.notify(changes[-1].rv)
         for pending in batch:
+            if pending.audited is not None:
+                pending.audited.recorded |= pending.told
             if pending.error is not None:
                 self.stats.refused += 1
                 self._refuse(pending, pending.error)
