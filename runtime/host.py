@@ -25,6 +25,7 @@ from runtime.egress.limits import EgressSettings
 from runtime.environments import Environment, Environments, Progress
 from runtime.gpus import NO_GPUS, Gpus
 from runtime.images import ImageStore
+from runtime.launching import Launcher, SandboxLauncher
 from runtime.logs import LogLimits
 from runtime.package_indexes import IndexSettings, PackageIndexes
 from runtime.pythons import PythonLocator, find_uv
@@ -88,6 +89,7 @@ class Host:
     ) -> None:
         self.reach = reach
         self.tools = tools
+        self.launcher: Launcher = SandboxLauncher(tools)
         self.guarantees = guarantees
         self.images = images
         self.uv = uv
@@ -100,7 +102,7 @@ class Host:
         self.own_uids = os.geteuid() == 0
         self.warm = WarmPool(
             directory=directory / "warm",
-            tools=tools,
+            launcher=self.launcher,
             cgroups=cgroups,
             own_uids=self.own_uids,
             pids_max=limits.pids_max,

@@ -19,14 +19,14 @@ from runtime.cells import Cell
 from runtime.cgroups import Limits
 from runtime.environments import Environment
 from runtime.host import Host
+from runtime.launching import WorkerProcess
 from runtime.logs import LogCollector
 from runtime.networks import HeldNetwork
 from runtime.plans import SidecarPlan, WorkerPlan
-from runtime.process import EGRESS_PORT, Command, Ending, SandboxProcess, limited
+from runtime.process import EGRESS_PORT, Command, Ending, limited
 from runtime.sandbox import SandboxSpec, SandboxUnavailableError
-from runtime.templates import worker_template
+from runtime.templates import Template, worker_template
 from runtime.variables import sidecar_variables
-from runtime.warm import placed
 
 
 class SidecarFailedError(Exception):
@@ -36,7 +36,7 @@ class SidecarFailedError(Exception):
 @dataclass(frozen=True, kw_only=True)
 class _Running:
     plan: SidecarPlan
-    process: SandboxProcess
+    process: WorkerProcess
     over: asyncio.Task[Ending]
 
 
@@ -78,10 +78,11 @@ class Sidecars:
             try:
                 async with asyncio.timeout(plan.start_seconds_max):
                     await self._open_way_out(plan, cell, stack)
-                    spec, command = self._made_of(plan, environments[plan.python], cell, port)
-                    spec = spec if network is None else replace(spec, network=network)
+                    template, command = self._made_of(plan, environments[plan.python], cell, port)
+                    if network is not None:
+                        template = replace(template, spec=replace(template.spec, network=network))
                     command = limited(command, limits, self._host.cgroups.limits)
-                    process = await SandboxProcess.start(spec, command, self._host.tools, cell.group)
+                    process = await self._host.launcher.start(template, command, cell)
             except TimeoutError as error:
                 took = f"had not started within {plan.start_seconds_max:g} s"
                 raise SidecarFailedError(f"its sidecar {plan.name!r} {took}") from error
@@ -89,8 +90,9 @@ class Sidecars:
                 raise SidecarFailedError(f"its sidecar {plan.name!r} could not be started: {error}") from error
             self._keep(plan, process, stack)
             if network is None:
-                network = self._held(plan, process, spec)
-                stack.callback(network.close)
+                network = self._held(plan, process, replace(template.spec, uid=cell.uid))
+                if network is not None:
+                    stack.callback(network.close)
             self._host.reach("cold-sidecar")
         return network
 
@@ -127,15 +129,15 @@ class Sidecars:
             await gate.open(key, cell.run_directory, cell.uid, egress.rules(gate.settings), note)
             stack.push_async_callback(gate.close, key)
 
-    def _made_of(
-        self, plan: SidecarPlan, environment: Environment, cell: Cell, port: int
-    ) -> tuple[SandboxSpec, Command]:
+    def _made_of(self, plan: SidecarPlan, environment: Environment, cell: Cell, port: int) -> tuple[Template, Command]:
         template = worker_template(environment, self._host.limits.scratch_bytes_max)
+        places = self._host.launcher.places(template, cell)
         proxied = self._plan.egress.proxied
         variables, refused = sidecar_variables(
             self._plan.identity,
             (*environment.variables, *plan.variables),
             proxy_port=port if proxied else None,
+            places=places,
         )
         for name in refused:
             self._note(plan)(f"the variable {name!r} was not set: names that begin with NODUS_ are the server's own")
@@ -143,12 +145,12 @@ class Sidecars:
             python=template.command.python,
             arguments=plan.command,
             environment=variables,
-            directory=str(sandbox.WORKSPACE / (environment.directory or "")),
+            directory=places.folder(environment.directory),
             bridges={port: sandbox.EGRESS_SOCKET} if proxied else {},
         )
-        return placed(template.spec, cell), command
+        return template, command
 
-    def _keep(self, plan: SidecarPlan, process: SandboxProcess, stack: contextlib.AsyncExitStack) -> None:
+    def _keep(self, plan: SidecarPlan, process: WorkerProcess, stack: contextlib.AsyncExitStack) -> None:
         self._logs.read(process.stdout, "stdout", f"[{plan.name}] ")
         self._logs.read(process.stderr, "stderr", f"[{plan.name}] ")
         over = asyncio.create_task(process.wait())
@@ -158,7 +160,7 @@ class Sidecars:
         stack.push_async_callback(self._gone)
         stack.callback(self.kill)
 
-    def _held(self, plan: SidecarPlan, process: SandboxProcess, spec: SandboxSpec) -> HeldNetwork:
+    def _held(self, plan: SidecarPlan, process: WorkerProcess, spec: SandboxSpec) -> HeldNetwork | None:
         try:
             return process.hold_network(spec)
         except OSError as error:

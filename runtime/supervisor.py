@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
-from runtime import sandbox
 from runtime.cells import Cell
 from runtime.cgroups import Cgroup, Limits
 from runtime.disks import DiskUnavailableError
@@ -24,15 +23,17 @@ from runtime.gpus import GpuUnavailableError
 from runtime.grants import granted_limits, granted_template, lease_gpus, may_have_waited
 from runtime.host import Host
 from runtime.images import ImageMissingError
+from runtime.launching import WorkerProcess
 from runtime.logs import LogCollector, Sink
+from runtime.places import SANDBOXED, Places
 from runtime.plans import WorkerPlan
-from runtime.process import Ending, SandboxProcess, limited
+from runtime.process import Ending, limited
 from runtime.proxy import AttemptProxy, ClaimEvents
 from runtime.pythons import PythonMissingError
 from runtime.sandbox import SandboxUnavailableError
 from runtime.sidecars import SidecarFailedError, Sidecars
 from runtime.variables import worker_variables
-from runtime.warm import WarmWorker, placed
+from runtime.warm import WarmWorker
 
 RELEASE_SECONDS = 0.3
 """Between SIGTERM and the answer to a held claim: the worker must have seen the signal first, or it polls again."""
@@ -78,7 +79,7 @@ class WorkerSupervisor:
         self._sink = sink
         self._notify = notify
         self._preparation: asyncio.Task[dict[str | None, Environment]] | None = None
-        self._process: SandboxProcess | None = None
+        self._process: WorkerProcess | None = None
         self._group: Cgroup | None = None
         self._proxy: AttemptProxy | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -234,8 +235,7 @@ class WorkerSupervisor:
         template = granted_template(self._plan, environment, limits)
         leased = lease_gpus(self._plan, self._host.gpus, stack)
         told = (*environment.variables, *self._plan.variables, *leased.variables.items())
-        variables, refused = worker_variables(identity, told, proxied=self._plan.egress.proxied)
-        for name in refused:
+        for name in self._variables(told, SANDBOXED)[1]:
             logs.note(f"the variable {name!r} was not set: names that begin with NODUS_ are the server's own")
         warm = self._host.warm
         warm.hold_back(self)
@@ -243,7 +243,7 @@ class WorkerSupervisor:
         self._notify(Phase.STARTING)
         ready_made = environment.may_wait and may_have_waited(self._plan, template, caps, self._host.cgroups.limits)
         waiting = warm.take(template) if ready_made else None
-        if waiting is None or not await self._grant(waiting, directory, variables, caps, logs, stack):
+        if waiting is None or not await self._grant(waiting, directory, told, caps, logs, stack):
             cell = Cell.open(
                 directory, name=identity.attempt, cgroups=self._host.cgroups, own_uid=self._host.own_uids, limits=caps
             )
@@ -252,11 +252,18 @@ class WorkerSupervisor:
             assert self._sidecars is not None
             network = await self._sidecars.start(environments, directory, cell, caps, stack)
             await self._listen(cell, logs, stack)
-            spec = replace(placed(template.spec, cell), devices=leased.mounts)
+            spec = replace(template.spec, devices=leased.mounts)
+            if network is not None:
+                spec = replace(spec, network=network)
+            places = self._host.launcher.places(template, cell)
             command = limited(template.command, caps, self._host.cgroups.limits)
-            command = self._plan.start.applied(replace(command, environment=variables, directory=self._directory))
-            self._process = await SandboxProcess.start(
-                spec if network is None else replace(spec, network=network), command, self._host.tools, cell.group
+            command = replace(
+                command,
+                environment=self._variables(told, places)[0],
+                directory=places.folder(self._plan.directory),
+            )
+            self._process = await self._host.launcher.start(
+                replace(template, spec=spec), self._plan.start.applied(command), cell
             )
             self._group = cell.group
         assert self._process is not None
@@ -275,7 +282,7 @@ class WorkerSupervisor:
         self,
         worker: WarmWorker,
         directory: Path,
-        variables: Mapping[str, str],
+        told: Sequence[tuple[str, str]],
         caps: Limits,
         logs: LogCollector,
         stack: contextlib.AsyncExitStack,
@@ -289,7 +296,8 @@ class WorkerSupervisor:
             worker.cell.group.limit(caps)
             await self._listen(worker.cell, logs, stack)
             self._host.reach("warm-joined")
-            await worker.process.grant(variables, self._directory)
+            variables = self._variables(told, worker.places)[0]
+            await worker.process.grant(variables, worker.places.folder(self._plan.directory))
             self._host.reach("warm-granted")
         except BaseException as error:
             await worker.end()
@@ -312,9 +320,9 @@ class WorkerSupervisor:
             await gate.open(attempt, cell.run_directory, cell.uid, egress.rules(gate.settings), logs.note)
             stack.push_async_callback(gate.close, attempt)
 
-    @property
-    def _directory(self) -> str:
-        return str(sandbox.WORKSPACE / (self._plan.directory or ""))
+    def _variables(self, told: Sequence[tuple[str, str]], places: Places) -> tuple[dict[str, str], list[str]]:
+        """All variables of the worker, and the names of those that it must not have."""
+        return worker_variables(self._plan.identity, told, proxied=self._plan.egress.proxied, places=places)
 
     # What happens to a running worker.
 

@@ -22,12 +22,14 @@ WORKER_START = Path(__file__).with_name("worker_start.py").read_text()
 class Template:
     """The sandbox and the command of a worker; equal ones are interchangeable.
 
-    `spec` has neither a uid nor a run folder, `command` no variable of a Function. `image` is the key of the image
+    `spec` has neither a uid nor a run folder, `command` no variable of a Function; `environment` is where the
+    environment is on the host. `image` is the key of the image
     whose files it mounts, if any: whoever starts a worker holds a lease of it for as long as the worker lives.
     """
 
     spec: SandboxSpec
     command: Command
+    environment: Path
     image: str | None = None
 
 
@@ -49,5 +51,6 @@ def worker_template(environment: Environment, scratch_bytes_max: int) -> Templat
             environment=BASE_VARIABLES,
             directory=str(sandbox.WORKSPACE),
         ),
+        environment=environment.path,
         image=environment.image,
     )

@@ -10,25 +10,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from runtime import sandbox
+from runtime.places import SANDBOXED, Places
 from runtime.process import EGRESS_PORT
 
 _RESERVED_PREFIX = "NODUS_"
 _ALLOWED = frozenset({"NODUS_OUTPUT_DIR", "NODUS_STATE_DIR", "NODUS_CHECKPOINT_DIR"})
 
 
-BASE_VARIABLES: Mapping[str, str] = {
-    "PATH": f"{sandbox.ENVIRONMENT}/bin:/usr/local/bin:/usr/bin:/bin",
-    "HOME": str(sandbox.WORKSPACE),
-    "LANG": "C.UTF-8",
-    # The way to the API is on loopback; a proxy the user set must not be asked for it.
-    "NO_PROXY": "localhost,127.0.0.1,::1",
-    "no_proxy": "localhost,127.0.0.1,::1",
-    "PYTHONUNBUFFERED": "1",
-    # Local sources that a Function carries are unpacked below the workspace.
-    "PYTHONPATH": str(sandbox.WORKSPACE),
-}
-"""What every worker starts with; a user may change any of these."""
+def base_variables(places: Places) -> dict[str, str]:
+    """What every worker starts with; a user may change any of these."""
+    return {
+        "PATH": f"{places.environment}/bin:/usr/local/bin:/usr/bin:/bin",
+        "HOME": str(places.workspace),
+        "LANG": "C.UTF-8",
+        # The way to the API is on loopback; a proxy the user set must not be asked for it.
+        "NO_PROXY": "localhost,127.0.0.1,::1",
+        "no_proxy": "localhost,127.0.0.1,::1",
+        "PYTHONUNBUFFERED": "1",
+        # Local sources that a Function carries are unpacked below the workspace.
+        "PYTHONPATH": str(places.workspace),
+        **({} if places.temporary is None else {"TMPDIR": str(places.temporary)}),
+    }
+
+
+BASE_VARIABLES: Mapping[str, str] = base_variables(SANDBOXED)
+"""Those of every worker in a sandbox."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,29 +67,29 @@ A client that reads none of them has no way out: it fails, it does not get past.
 
 
 def worker_variables(
-    identity: WorkerIdentity, user: Iterable[tuple[str, str]], *, proxied: bool = False
+    identity: WorkerIdentity, user: Iterable[tuple[str, str]], *, proxied: bool = False, places: Places = SANDBOXED
 ) -> tuple[dict[str, str], list[str]]:
     """(all variables of the worker, names of the user's that could not be set: reserved ones and malformed ones).
 
     `proxied` tells that there is an egress proxy to find.
     """
-    variables, refused = sidecar_variables(identity, user, proxy_port=EGRESS_PORT if proxied else None)
-    if variables["PYTHONPATH"] != str(sandbox.WORKSPACE):
-        variables["PYTHONPATH"] = ":".join(filter(None, [variables["PYTHONPATH"], str(sandbox.WORKSPACE)]))
+    variables, refused = sidecar_variables(identity, user, proxy_port=EGRESS_PORT if proxied else None, places=places)
+    if variables["PYTHONPATH"] != str(places.workspace):
+        variables["PYTHONPATH"] = ":".join(filter(None, [variables["PYTHONPATH"], str(places.workspace)]))
     variables |= {
         "NODUS_FUNCTION_CONCURRENCY": str(identity.concurrency),
-        "NODUS_CODE_DIR": str(sandbox.CODE),
-        "NODUS_RUNTIME_SOCKET": str(sandbox.API_SOCKET),
+        "NODUS_CODE_DIR": str(places.code),
+        "NODUS_RUNTIME_SOCKET": str(places.api_socket),
     }
     return variables, refused
 
 
 def sidecar_variables(
-    identity: WorkerIdentity, user: Iterable[tuple[str, str]], *, proxy_port: int | None
+    identity: WorkerIdentity, user: Iterable[tuple[str, str]], *, proxy_port: int | None, places: Places = SANDBOXED
 ) -> tuple[dict[str, str], list[str]]:
     """The same for what runs beside the worker: whose it is, and no way to the API. `proxy_port` is where the egress
     proxy is found, if there is one."""
-    variables = dict(BASE_VARIABLES)
+    variables = base_variables(places)
     if proxy_port is not None:
         variables |= dict.fromkeys(_PROXY_NAMES, f"http://127.0.0.1:{proxy_port}")
         variables["NODE_USE_ENV_PROXY"] = "1"  # Node.js asks for this before it looks at the others

@@ -28,12 +28,14 @@ from pathlib import Path
 
 import structlog
 
-from runtime import sandbox
 from runtime.cells import Cell
 from runtime.cgroups import Cgroups, Limits
-from runtime.process import SandboxProcess, limited
-from runtime.sandbox import SandboxSpec, SandboxUnavailableError, Tools
+from runtime.launching import Launcher, WorkerProcess
+from runtime.places import Places
+from runtime.process import limited
+from runtime.sandbox import SandboxUnavailableError
 from runtime.templates import Template
+from runtime.variables import base_variables
 
 QUIET_SECONDS_MAX = 30.0
 """A worker that loads a model may take minutes to its first claim; the pool is not kept empty for all of them."""
@@ -54,7 +56,8 @@ class WarmWorker:
     template: Template
     directory: Path
     cell: Cell
-    process: SandboxProcess
+    places: Places
+    process: WorkerProcess
     held: contextlib.ExitStack
     """What goes with it: its cell, its folder, the lease of its image."""
 
@@ -85,7 +88,7 @@ class WarmPool:
         self,
         *,
         directory: Path,
-        tools: Tools,
+        launcher: Launcher,
         cgroups: Cgroups,
         own_uids: bool,
         pids_max: int,
@@ -94,7 +97,7 @@ class WarmPool:
         reach: Callable[[str], None],
     ) -> None:
         self._directory = directory
-        self._tools = tools
+        self._launcher = launcher
         self._cgroups = cgroups
         self._own_uids = own_uids
         self._pids_max = pids_max
@@ -209,13 +212,16 @@ class WarmPool:
                 cell = Cell.open(directory, name=name, cgroups=self._cgroups, own_uid=self._own_uids, limits=limits)
                 stack.callback(cell.close)
                 self._reach("warm-opened")
-                spec = placed(template.spec, cell)
+                places = self._launcher.places(template, cell)
                 command = limited(template.command, limits, self._cgroups.limits)
-                process = await SandboxProcess.start_waiting(spec, command, self._tools, cell.group)
+                command = replace(command, environment=base_variables(places), directory=places.folder(None))
+                process = await self._launcher.start_waiting(template, command, cell)
                 self._reach("warm-made")
             except (SandboxUnavailableError, OSError, RuntimeError) as error:
                 raise _NotMadeError(template) from error
-            return WarmWorker(template=template, directory=directory, cell=cell, process=process, held=stack.pop_all())
+            return WarmWorker(
+                template=template, directory=directory, cell=cell, places=places, process=process, held=stack.pop_all()
+            )
 
     def _limits_of(self, template: Template) -> Limits:
         """Those of a worker that waits; whoever takes one of an image replaces every one of them."""
@@ -233,8 +239,3 @@ class _NotMadeError(Exception):
 
     def __str__(self) -> str:
         return str(self.__cause__)
-
-
-def placed(spec: SandboxSpec, cell: Cell) -> SandboxSpec:
-    """The sandbox of a worker that has its cell."""
-    return replace(spec, uid=cell.uid, read_only=(*spec.read_only, (cell.run_directory, sandbox.RUN)))

@@ -20,7 +20,7 @@ from runtime.host import Host, HostLimits
 from runtime.plans import SidecarPlan, WorkerPlan
 from runtime.process import grant_orders
 from runtime.supervisor import Phase, WorkerReport, WorkerSupervisor
-from runtime.templates import WORKER_START, Template, worker_template
+from runtime.templates import WORKER_START, worker_template
 from runtime.variables import BASE_VARIABLES, WorkerIdentity
 from tests.fixtures.eventually import eventually
 from tests.runtime.conftest import LIMITS, OWN_MINOR, Log, kept_full
@@ -109,7 +109,7 @@ async def test_user_code_cannot_tell_whether_its_worker_waited(filled: Host, api
     warm = await inspected(filled, log, api, **given)
     # Only workers of another kind wait for the second one.
     [wanted] = filled.warm._wanted
-    filled.warm.expect(Template(spec=dataclasses.replace(wanted.spec, hostname="other"), command=wanted.command))
+    filled.warm.expect(dataclasses.replace(wanted, spec=dataclasses.replace(wanted.spec, hostname="other")))
     await eventually(lambda: [worker.template.spec.hostname for worker in filled.warm._waiting] == ["other"], within=60)
     cold = await inspected(filled, log, api, **given)
     assert "started_with" in warm
