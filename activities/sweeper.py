@@ -96,7 +96,7 @@ class Sweeper:
             Chore("drain workers of cancelled threads", CANCELS_SECONDS, self.drain_running_on),
             Chore("drain workers that hear no cancel", CANCELS_SECONDS, self.drain_deaf),
             Chore("end lapsed leases", 1.0, self.end_lapsed_leases),
-            Chore("end unserved calls", 10.0, self.end_unserved_calls),
+            Chore("end unserved calls", 1.0, self.end_unserved_calls),
             Chore("recover orphaned calls", 30.0, self.recover_orphaned_calls),
             Chore("end stuck workers", CANCELS_SECONDS, self.end_stuck_workers),
             Chore("expire apps", 5.0, self.expire_apps),
