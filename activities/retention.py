@@ -19,7 +19,8 @@ from controlplane.blobs.signing import BlobAddress
 from controlplane.capacity.rows import WorkerQueries
 from controlplane.clock import Clock
 from controlplane.errors import ApiError, Reason
-from controlplane.identity.tokens import purge_tokens
+from controlplane.identity.logins import Logins
+from controlplane.identity.tokens import TokenHasher, purge_tokens
 from controlplane.kinds.image import blobs_of
 from controlplane.kinds.references import digest_of
 from controlplane.logs.rows import remove_old_chunks
@@ -65,6 +66,7 @@ class Retention:
         self._sealer = sealer
         self._settings = settings
         self._clock = clock
+        self._logins = Logins(database, settings, TokenHasher(settings.secret_key), clock)
         self._garbage = Garbage(database)
         self._workers = WorkerQueries(database)
         self._walked = dict.fromkeys(UNCHANGED, BEGINNING)
@@ -112,9 +114,11 @@ class Retention:
             await pace.rest()
 
     async def forget_tokens(self) -> None:
-        """Drop credentials that ended a day ago."""
+        """Drop credentials that ended a day ago, and logins that nobody finished."""
         pace = _Pace()
         while await purge_tokens(self._database, self._clock.now() - timedelta(hours=TOKEN_HOURS)):
+            await pace.rest()
+        while await self._logins.forget():
             await pace.rest()
 
     async def forget_secrets(self) -> None:

@@ -38,9 +38,12 @@ CREDENTIAL = "nodus.credential"
 REQUEST_ID = "nodus.request_id"
 """Key of the request id in the ASGI scope."""
 
-PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/version"})
+LOGIN_PATHS = frozenset(
+    {"/auth/device/code", "/auth/device/token", "/auth/cli-keys/redeem", "/auth/device", "/cli-auth"}
+)
+PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/version"}) | LOGIN_PATHS
 PUBLIC_PREFIXES = ("/docs/errors/", "/.well-known/", "/blobs/v1/data/")
-"""Blob data carries its own signature; the rest tells nothing about anyone."""
+"""Blob data carries its own signature and logins are how one gets a credential; the rest tells nothing about anyone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +119,15 @@ class Deps:
         """Where error codes are explained, without a slash; by default at the address the client has just used."""
         if self.settings.docs_url:
             return self.settings.docs_url.rstrip("/")
-        origin = self.settings.public_url.rstrip("/")
-        if not origin:
-            host = next((value for name, value in scope["headers"] if name == b"host"), b"localhost")
-            origin = f"{scope['scheme']}://{host.decode('latin-1')}"
-        return f"{origin}/docs/errors"
+        return f"{origin_of(scope, self.settings)}/docs/errors"
+
+
+def origin_of(scope: Scope, settings: Settings) -> str:
+    """Where clients reach this server, without a slash; by default the address that this one has just used."""
+    if settings.public_url:
+        return settings.public_url.rstrip("/")
+    host = next((value for name, value in scope["headers"] if name == b"host"), b"localhost")
+    return f"{scope['scheme']}://{host.decode('latin-1')}"
 
 
 def credential(request: Request) -> bytes:

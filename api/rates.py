@@ -3,7 +3,8 @@
 A bucket of tokens for each credential and class, in the memory of the process: n processes together allow n times as
 much, which is what n processes can serve. Workers' claims have buckets of their own, so nothing else that a worker or
 its project does makes them wait; nodes belong to the installation and are not counted. What is not authenticated has no
-bucket: it costs no look-up (`controlplane/identity/authenticator.py`).
+bucket: it costs no look-up (`controlplane/identity/authenticator.py`). Only logins, which nobody authenticates, are
+counted by address (`api/login.py`).
 
 A bucket is one number, the time at which it will be full again: a request moves it on by the time one token takes to
 come, and is refused when that is further off than a whole bucket takes.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -89,30 +90,16 @@ _TOLERANCE = 1e-6
 """Of a request; times are sums of fractions."""
 
 
-class Rates:
-    """The buckets of a process."""
+class Buckets:
+    """Buckets by whatever is counted, as many as fit; the one asked for least recently goes first."""
 
-    def __init__(self, settings: EdgeSettings, clock: Callable[[], float] = time.monotonic) -> None:
-        rates = {
-            RequestClass.READ: Rate(settings.rate_read_per_second, settings.rate_read_burst_max),
-            RequestClass.WRITE: Rate(settings.rate_write_per_second, settings.rate_write_burst_max),
-            RequestClass.WATCH: Rate(settings.rate_watch_per_second, settings.rate_watch_burst_max),
-            RequestClass.CLAIM: Rate(settings.rate_claim_per_second, settings.rate_claim_burst_max),
-        }
-        self._rates = {request_class: rate for request_class, rate in rates.items() if rate.per_second > 0}
-        self._full_at: OrderedDict[tuple[bytes, RequestClass], float] = OrderedDict()
-        self._buckets_max = settings.rate_buckets_max
+    def __init__(self, buckets_max: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._full_at: OrderedDict[Hashable, float] = OrderedDict()
+        self._buckets_max = buckets_max
         self._clock = clock
 
-    def take(self, credential: bytes, caller: Principal, scope: Scope) -> Allowance | None:
-        """Take a token for the request; None when requests of its class are not counted."""
-        if caller.kind is PrincipalKind.NODE:
-            return None
-        request_class = class_of(scope, caller)
-        rate = self._rates.get(request_class)
-        if rate is None:
-            return None
-        bucket = (credential, request_class)
+    def take(self, bucket: Hashable, rate: Rate) -> tuple[bool, float]:
+        """Take a token: whether there was one, and in how many seconds the bucket will be full."""
         now = self._clock()
         full_at = max(self._full_at.get(bucket, now), now)
         with_this = full_at + 1 / rate.per_second
@@ -122,7 +109,32 @@ class Rates:
             self._full_at.move_to_end(bucket)
             if len(self._full_at) > self._buckets_max:
                 self._full_at.popitem(last=False)
-        return Allowance(request_class, rate, allowed=allowed, full_seconds=full_at - now)
+        return allowed, full_at - now
+
+
+class Rates:
+    """The buckets of a process, by credential and class."""
+
+    def __init__(self, settings: EdgeSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        rates = {
+            RequestClass.READ: Rate(settings.rate_read_per_second, settings.rate_read_burst_max),
+            RequestClass.WRITE: Rate(settings.rate_write_per_second, settings.rate_write_burst_max),
+            RequestClass.WATCH: Rate(settings.rate_watch_per_second, settings.rate_watch_burst_max),
+            RequestClass.CLAIM: Rate(settings.rate_claim_per_second, settings.rate_claim_burst_max),
+        }
+        self._rates = {request_class: rate for request_class, rate in rates.items() if rate.per_second > 0}
+        self._buckets = Buckets(settings.rate_buckets_max, clock)
+
+    def take(self, credential: bytes, caller: Principal, scope: Scope) -> Allowance | None:
+        """Take a token for the request; None when requests of its class are not counted."""
+        if caller.kind is PrincipalKind.NODE:
+            return None
+        request_class = class_of(scope, caller)
+        rate = self._rates.get(request_class)
+        if rate is None:
+            return None
+        allowed, full_seconds = self._buckets.take((credential, request_class), rate)
+        return Allowance(request_class, rate, allowed=allowed, full_seconds=full_seconds)
 
 
 def class_of(scope: Scope, caller: Principal) -> RequestClass:

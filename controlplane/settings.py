@@ -17,9 +17,10 @@ from pydantic_settings import SettingsConfigDict
 from controlplane.audit_settings import AuditSettings
 from controlplane.edge_settings import EdgeSettings
 from controlplane.funding_settings import FundingSettings
+from controlplane.login_settings import LoginSettings
 
 
-class Settings(EdgeSettings, FundingSettings, AuditSettings):
+class Settings(EdgeSettings, FundingSettings, AuditSettings, LoginSettings):
     """Settings of all processes; each uses the part it needs."""
 
     model_config = SettingsConfigDict(env_prefix="NODUS_SERVER_", frozen=True, extra="ignore")

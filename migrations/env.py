@@ -10,6 +10,7 @@ from controlplane.store import audit_tables as audit_tables  # registers its tab
 from controlplane.store import call_tables as call_tables  # as well
 from controlplane.store import ledger_tables as ledger_tables  # as well
 from controlplane.store import limit_tables as limit_tables  # as well
+from controlplane.store import login_tables as login_tables
 from controlplane.store import spending_tables as spending_tables
 from controlplane.store import tables as tables  # as well
 from controlplane.store import worker_tables as worker_tables  # as well

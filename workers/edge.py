@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from api.app import create_app
@@ -19,6 +20,8 @@ from api.calls import ViewRoutes
 from api.cancels import CancelsRoute
 from api.claims import ClaimsRoute
 from api.deps import Deps, SubresourceHandler
+from api.login import LoginRoutes
+from api.login_pages import AddressLimits, LoginDeps, LoginPages
 from api.logs import LogRoutes
 from api.node import NodeRoutes
 from api.node_images import NodeImageRoutes
@@ -32,6 +35,8 @@ from controlplane.calls.function_charges import FunctionAuditor
 from controlplane.calls.inspection import CallInspector
 from controlplane.capacity.leases import AttemptLeases
 from controlplane.identity.authenticator import Authenticator
+from controlplane.identity.login_tickets import Tickets
+from controlplane.identity.logins import Logins
 from controlplane.identity.tokens import TokenHasher
 from controlplane.kinds.registry import BY_PLURAL
 from controlplane.ledger.statements import Statements
@@ -121,6 +126,7 @@ def _deps(core: Core, cancels: WaitingCancels) -> Deps:
             *BlobRoutes(core.blobs, core.resources.admission.require_project, core.settings).routes(),
             *_node_routes(core, news).routes(),
             *NodeImageRoutes(core.cache, core.writer, core.blobs).routes(),
+            *_login_routes(core, authenticate),
         ],
         required={
             "database": lambda: _database_answers(core.database),
@@ -131,6 +137,21 @@ def _deps(core: Core, cancels: WaitingCancels) -> Deps:
         stopping=stopping,
         release=RELEASE,
     )
+
+
+def _login_routes(core: Core, authenticate: Authenticator) -> Sequence[BaseRoute]:
+    hasher = TokenHasher(core.settings.secret_key)
+    deps = LoginDeps(
+        logins=Logins(core.database, core.settings, hasher, core.clock),
+        tickets=Tickets(core.settings.secret_key, core.clock),
+        limits=AddressLimits(core.settings),
+        creator=core.resources.creator,
+        identify=authenticate.people,
+        cache=core.cache,
+        settings=core.settings,
+        clock=core.clock,
+    )
+    return [*LoginRoutes(deps).routes(), *LoginPages(deps).routes()]
 
 
 def _claims(core: Core) -> SubresourceHandler:

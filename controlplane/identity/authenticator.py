@@ -45,6 +45,7 @@ FROM tokens t LEFT JOIN attempts a ON a.uid = t.attempt LEFT JOIN credential_own
 WHERE t.hash = ANY($1::bytea[])
 """
 _SCHEME = b"bearer "
+_BEARER = b"Bearer "
 _HEADER_BYTES_MAX = 4_096
 
 
@@ -82,6 +83,10 @@ class Authenticator:
         if principal is None:
             raise ApiError(Reason.UNAUTHORIZED, "the credential is unknown, expired or revoked")
         return principal
+
+    async def people(self, token: str) -> Sequence[Principal]:
+        """Whom a token stands for, in each organisation that it is good for; raises as a request with it would."""
+        return [await self(_BEARER + token.encode("latin-1", "replace"))]
 
     async def look_again(self, authorizations: Sequence[bytes]) -> dict[bytes, Principal | None]:
         """What these accepted credentials are now, whatever was remembered; None for one that is good no more.

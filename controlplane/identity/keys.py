@@ -22,6 +22,7 @@ class KeyPurpose(StrEnum):
     CONTINUE_TOKENS = "nodus continue tokens v1"
     BLOB_URLS = "nodus blob urls v1"
     SECRETS_AT_REST = "nodus secrets at rest v1"
+    LOGIN_TICKETS = "nodus login tickets v1"
     SECRET_DIGESTS = "nodus secret digests v1"  # noqa: S105
 
 
