@@ -1,6 +1,6 @@
 """the audit log
 
-Revision: 0014, after 0011.
+Revision: 0014, after 0012.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from alembic import op
 from sqlalchemy.dialects import postgresql
 
 revision = '0014'
-down_revision = '0011'
+down_revision = '0012'
 branch_labels = None
 depends_on = None
 
