@@ -36,6 +36,8 @@ from controlplane.ledger.function_funds import function_funds
 from controlplane.ledger.pricing import flat_price
 from controlplane.ledger.worker_accounts import FundingRules
 from controlplane.limits.switches import Switches
+from controlplane.limits.worker_quotas import project_key, read_room
+from controlplane.placement.demand import Demand
 from controlplane.settings import Settings
 from controlplane.store.cache import ObjectCache
 from controlplane.store.changes import ChangeFeed
@@ -122,7 +124,7 @@ class Autoscaler:
                 self._call_changed(change, at)
             elif kind == "Attempt":
                 self._mark(Key("Function", key.org, key.project, change.labels.get("nodus.dev/function", "")), at)
-                # A start that ended one way or the other leaves room for the next one.
+                # A start that ended one way or the other, and a worker that went, leave room for the next one.
                 for crowded in self._crowded:
                     self._mark(crowded, at)
         self._wake.set()
@@ -194,7 +196,7 @@ class Autoscaler:
     # Looking.
 
     async def _look(self, keys: Iterable[Key]) -> None:
-        """Gather facts about these Functions in four queries and act on each."""
+        """Gather facts about these Functions in five queries and act on each."""
         documents = {key: document for key in keys if (document := self._cache.get(key)) is not None}
         images = {key: image_use(key, document, self._cache) for key, document in documents.items()}
         revisions = {
@@ -206,16 +208,19 @@ class Autoscaler:
             document["metadata"]["uid"]: within_quote(document, self._price.rate_micro_usd_per_hour)
             for document in documents.values()
         }
-        loads, workers, starts, node, funds = await asyncio.gather(
+        projects = {project_key(key.org, key.project) for key in documents}
+        loads, workers, starts, node, room, funds = await asyncio.gather(
             self._calls.loads(list(revisions)),
             self._workers.live(list(revisions)),
             self._workers.start_records(revisions),
             self._workers.node_load(self._settings.node_name),
+            read_room(self._database, sorted(projects)),
             function_funds(self._database, self._funding, rates, documents, self._cache, self._clock.now()),
         )
         lacking, telling = False, []
         for key, document in documents.items():
-            uid = document["metadata"]["uid"]
+            uid, project = document["metadata"]["uid"], project_key(key.org, key.project)
+            demand = Demand.from_spec(document["spec"])
             look = Look(
                 key=key,
                 document=document,
@@ -226,11 +231,14 @@ class Autoscaler:
                 image=images[key],
                 funds=funds[uid],
                 price=self._price,
+                demand=demand,
+                quota=room.fit(project, demand),
             )
             memory = self._memory.setdefault(uid, PoolMemory(since=self._clock.now()))
             await self._measure(look, memory)
             told, started = await self._act(look, memory, node)
             node = NodeLoad(live=node.live + started, starting=node.starting + started)
+            room.take(project, demand, started)
             lacking = lacking or told.lacks_room
             telling.append(self._tell(look, told, memory, started=started))
         await asyncio.gather(*telling)
@@ -253,7 +261,8 @@ class Autoscaler:
             )
         )
         count = min(told.start, max(0, self._settings.worker_starts_in_flight_max - node.starting))
-        (self._crowded.add if count < told.start else self._crowded.discard)(look.key)
+        is_crowded = count < told.start or told.lacks_quota
+        (self._crowded.add if is_crowded else self._crowded.discard)(look.key)
         rows = await self._start(look, count) if count else []
         await self._departures.drain(look.workers, told.drain, hurry=look.deleting)
         if look.deleting:
@@ -273,6 +282,7 @@ class Autoscaler:
             seen=frozenset(worker.row.uid for worker in look.workers),
             price=look.price,
             funding=self._funding,
+            demand=look.demand,
         )
         rows = await self._writer.write(StartWorkers(order))
         if rows:
@@ -306,7 +316,7 @@ class Autoscaler:
         explain_at = await self._explainer.explain(look.document, memory.seen, look.workers)
         if explain_at is not None:
             self._mark(look.key, explain_at)
-        if memory.seen.lacks_funds:
+        if memory.seen.lacks_funds or memory.seen.lacks_quota:
             self._mark(look.key, at + self._settings.autoscaler_resync_seconds)
         if told.again_at is not None:
             self._mark(look.key, at + (told.again_at - self._clock.now()).total_seconds())

@@ -21,6 +21,8 @@ from controlplane.images.use import ImageUse
 from controlplane.kinds.quotes import within_quote
 from controlplane.ledger.function_funds import FunctionFunds
 from controlplane.ledger.pricing import WorkerPrice
+from controlplane.limits.worker_quotas import Fit
+from controlplane.placement.demand import Demand
 from controlplane.settings import Settings
 from controlplane.store.contract import Document, Key
 
@@ -39,6 +41,9 @@ class Look:
     funds: FunctionFunds
     price: WorkerPrice
     """What one more worker costs, if the Function is bound to no lower quote."""
+    demand: Demand
+    quota: Fit
+    """What quotas leave, less what this round of looks has started."""
 
     @property
     def uid(self) -> str:
@@ -82,6 +87,7 @@ class Look:
             last_lost_at=self.starts.last_lost_at,
             host_room=max(0, settings.workers_max - node.live),
             funded_room=self.funds.workers_more,
+            quota_room=self.quota.more,
             image=self.image.state,
             pressure=pressure,
         )
@@ -111,6 +117,7 @@ class Look:
             lost_worker=self.starts.lost_worker,
             lacks_room=told.lacks_room,
             lacks_funds=told.lacks_funds or (self.funds.workers_more == 0 and not staying),
+            lacks_quota=self.quota.told if told.lacks_quota else "",
             funds=self.funds,
             cold=memory.cold,
             warm=memory.warm,

@@ -11,10 +11,13 @@ from typing import Annotated
 import typer
 
 from controlplane.identity.bootstrap import FIRST_ORG
-from controlplane.limits.quotas import Counter, Quota, clear_quota, read_quotas, set_quota
+from controlplane.limits.quotas import Counter, Quota, clear_quota, read_quotas, set_quota, unit_of
 from workers.switches import run_on_database
 
 app = typer.Typer(no_args_is_help=True, help="Bound what organisations and their projects may have.")
+
+AMOUNT_MAX = 1 << 60
+"""Beyond whatever anybody has, in bytes as well, and sums of some fit the database's integers."""
 
 Counted = Annotated[Counter, typer.Argument(help="What is counted.")]
 Org = Annotated[str, typer.Option(help="The organisation.")]
@@ -25,20 +28,22 @@ Project = Annotated[str, typer.Option(help="One project of it; without one the w
 def list_quotas(org: Org = FIRST_ORG) -> None:
     """Tell the quotas of an organisation and its projects."""
     for quota in run_on_database(lambda database: read_quotas(database, org)):
-        typer.echo(f"{quota.counter:<22} {quota.amount_max:<12} {quota.project or 'the organisation'}")
+        text = unit_of(quota.counter).text(quota.amount_max)
+        typer.echo(f"{quota.counter:<22} {text:<12} {quota.project or 'the organisation'}")
 
 
 @app.command("set")
 def set_(
     counter: Counted,
-    amount: Annotated[int, typer.Argument(min=0, max=1 << 40, help="The most that there may be.")],
+    amount: Annotated[str, typer.Argument(help="The most that there may be: a number, or 500m cpus, or 64Gi memory.")],
     org: Org = FIRST_ORG,
     project: Project = "",
 ) -> None:
-    """Refuse what would be more than this with QuotaExceeded; what there is stays."""
-    quota = Quota(org=org, project=project, counter=counter, amount_max=amount)
+    """Let there be no more than this (QuotaExceeded); what there is stays."""
+    amount_max = _amount(counter, amount)
+    quota = Quota(org=org, project=project, counter=counter, amount_max=amount_max)
     run_on_database(lambda database: set_quota(database, quota))
-    typer.echo(f"{counter}: at most {amount}")
+    typer.echo(f"{counter}: at most {unit_of(counter).text(amount_max)}")
 
 
 @app.command()
@@ -46,3 +51,13 @@ def clear(counter: Counted, org: Org = FIRST_ORG, project: Project = "") -> None
     """Count no longer."""
     was_set = run_on_database(lambda database: clear_quota(database, org, project, counter))
     typer.echo(f"{counter}: no quota" if was_set else f"{counter}: there was no quota")
+
+
+def _amount(counter: Counter, text: str) -> int:
+    try:
+        amount = unit_of(counter).parse(text)
+    except ValueError:
+        amount = -1
+    if not 0 <= amount <= AMOUNT_MAX:
+        raise typer.BadParameter('must be a number, or a quantity such as "500m" or "64Gi", and not negative')
+    return amount

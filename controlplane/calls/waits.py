@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from controlplane.capacity.function_status import NO_ROOM_MESSAGE
+from controlplane.capacity.function_status import NO_ROOM_MESSAGE, QUOTA_CONDITION
 from controlplane.store.contract import Document
 
 FAILURE_CHARACTERS_MAX = 160
@@ -32,6 +32,7 @@ class WaitReason(StrEnum):
     ENGINE_UNAVAILABLE = "EngineUnavailable"
     STARTUP_FAILED = "StartupFailed"
     WORKERS_STARTING = "WorkersStarting"
+    QUOTA_EXCEEDED = "QuotaExceeded"
     UNFUNDED = "Unfunded"
     NO_ROOM = "NoRoom"
     NO_WORKER = "NoWorker"
@@ -59,6 +60,8 @@ class Pool:
     start_failures: int = 0
     """Starts that failed since the last that succeeded."""
     last_failure: str = ""
+    lacks_quota: str = ""
+    """The quota that allows no other worker, with its numbers."""
     lacks_funds: bool = False
     """Another worker cannot be paid."""
     lacks_room: bool = False
@@ -79,6 +82,7 @@ _RULES: Sequence[tuple[WaitReason, Callable[[Pool], bool]]] = (
     (WaitReason.ENGINE_UNAVAILABLE, lambda pool: pool.awaits_engine),
     (WaitReason.STARTUP_FAILED, lambda pool: pool.start_failures > 0),
     (WaitReason.WORKERS_STARTING, lambda pool: pool.starting > 0),
+    (WaitReason.QUOTA_EXCEEDED, lambda pool: bool(pool.lacks_quota)),
     (WaitReason.UNFUNDED, lambda pool: pool.lacks_funds),
     (WaitReason.NO_ROOM, lambda pool: pool.lacks_room),
 )
@@ -100,6 +104,7 @@ _STORED = {
     WaitReason.ENGINE_UNAVAILABLE: "no worker yet: the engine that starts them does not answer",
     WaitReason.STARTUP_FAILED: "no worker yet: the last start failed",
     WaitReason.WORKERS_STARTING: "no worker yet: one is being started",
+    WaitReason.QUOTA_EXCEEDED: "no worker yet: a quota allows no other one; the Function says which",
     WaitReason.UNFUNDED: "no worker yet: the organisation lacks the credit for one; the call goes on when it has some",
     WaitReason.NO_ROOM: "no worker yet: the hosts have no room for another one",
     WaitReason.NO_WORKER: "no worker yet: one is about to be started",
@@ -137,12 +142,19 @@ def pool_of(function: Document) -> Pool:
         starting=workers.get("starting", 0),
         start_failures=0 if failed is None else 1,
         last_failure=failed or "",
-        lacks_funds=any(
-            condition["type"] == "Funded" and condition["status"] == "False"
-            for condition in status.get("conditions", ())
-        ),
+        lacks_quota=_false_because(status, QUOTA_CONDITION) or "",
+        lacks_funds=_false_because(status, "Funded") is not None,
         lacks_room=status.get("message") == NO_ROOM_MESSAGE,
     )
+
+
+def _false_because(status: Document, condition_type: str) -> str | None:
+    """What a condition that is False says; None when it is not."""
+    for condition in status.get("conditions", ()):
+        if condition["type"] == condition_type and condition["status"] == "False":
+            message: str = condition["message"]
+            return message
+    return None
 
 
 def _start_failure(status: Document) -> str | None:
@@ -194,6 +206,7 @@ def _cause(reason: WaitReason, pool: Pool, now: datetime) -> str:
             return f"{_count(pool.free_slots, 'place is', 'places are')} free, its turn comes with the next claim"
         case WaitReason.WORKERS_BUSY:
             more = f", {pool.starting} more being started" if pool.starting else ""
+            more += f", and {pool.lacks_quota}" if pool.lacks_quota else ""
             return f"no free worker: {_count(pool.ready, 'is', 'are all')} busy{more}"
         case WaitReason.WORKERS_STARTING:
             since = f" since {seconds_since(pool.starting_since, now)}" if pool.starting_since else ""
@@ -202,6 +215,8 @@ def _cause(reason: WaitReason, pool: Pool, now: datetime) -> str:
             failed = first_line(pool.last_failure)
             times = _count(pool.start_failures, "start has", "starts have")
             return f"no worker: {times} failed in a row{f', the last because {failed}' if failed else ''}"
+        case WaitReason.QUOTA_EXCEEDED:
+            return f"no worker yet: {pool.lacks_quota}"
         case _:
             return _STORED[reason]
 

@@ -21,8 +21,10 @@ from controlplane.kinds.quotes import within_quote
 from controlplane.ledger.accounts import BALANCE
 from controlplane.ledger.pricing import WorkerPrice
 from controlplane.ledger.worker_accounts import FundingRules, WorkerAccount, open_account
+from controlplane.limits.worker_quotas import WORKER_QUOTAS, WorkerRoom, amounts_of, project_key
 from controlplane.machinery.kind import API_VERSION
 from controlplane.machinery.quantities import format_money
+from controlplane.placement.demand import NO_DEMAND, Demand
 from controlplane.store.contract import Document, Key, Loader, Reads, Tx
 
 _WORKER = Loader(
@@ -46,8 +48,8 @@ _NODE_LOAD = Loader(
 )
 
 _INSERT = """ INSERT INTO attempts (uid, org, project, function, function_uid, slot, epoch, pool, state, concurrency,
-node, created_at, rate_micro_usd_per_hour, pricebook, offering)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 'starting', $9, $10, $11, $12, $13, $14)
+node, created_at, rate_micro_usd_per_hour, pricebook, offering, cpu_milli, memory_bytes, gpus)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 'starting', $9, $10, $11, $12, $13, $14, $15, $16, $17)
 """
 # The first reason and the earliest kill stay.
 _DRAIN = """
@@ -79,24 +81,32 @@ class StartOrder:
     price: WorkerPrice
     """What each costs, if the Function is bound to no lower quote."""
     funding: FundingRules
+    demand: Demand = NO_DEMAND
+    """What each takes of quotas."""
 
 
 class StartWorkers:
     """Creates the rows and Attempt objects of new workers; the result is their rows, perhaps none.
 
-    Each that costs something gets an account with a first hold; where the money reaches for no further hold, no
-    further worker is started.
+    Each that costs something gets an account with a first hold; where the money or a quota reaches for no further one,
+    no further worker is started.
     """
 
     def __init__(self, order: StartOrder) -> None:
         self._order = order
         # Also the names of the objects, which may hold no underscore.
         self._uids = [new_uid("att").replace("_", "-") for _ in range(order.count)]
+        self._project = project_key(order.function_key.org, order.function_key.project)
 
     def reads(self) -> Reads:
         order = self._order
         objects = (Key("Attempt", order.function_key.org, order.function_key.project, uid) for uid in self._uids)
-        loads = [(_SLOTS, order.function_uid), (_LIVE_UIDS, order.function_uid), (_NODE_LOAD, order.node)]
+        loads = [
+            (_SLOTS, order.function_uid),
+            (_LIVE_UIDS, order.function_uid),
+            (_NODE_LOAD, order.node),
+            (WORKER_QUOTAS, self._project),
+        ]
         if order.price.rate_micro_usd_per_hour:
             loads.append((BALANCE, order.function_key.org))
         return Reads(keys=(order.function_key, *objects), loads=loads)
@@ -115,13 +125,16 @@ class StartWorkers:
         taken = {record["slot"] for record in slots if record["taken"]}
         last = {record["slot"]: record for record in slots}
         rows: list[WorkerRow] = []
-        for uid in self._uids[: max(0, order.node_workers_max - load)]:
+        quotas = WorkerRoom(tx.rows(WORKER_QUOTAS, self._project), tx.scratch("worker quotas"))
+        within = quotas.fit(self._project, order.demand).more
+        for uid in self._uids[: max(0, order.node_workers_max - load)][:within]:
             slot = _free_slot(taken)
             before = last.get(slot, {"epoch": 0, "last_reason": None})
             if not self._fund(tx, function, uid, restores=before["last_reason"] == LOST):
                 break
             taken.add(slot)
             rows.append(self._start(tx, function, uid, slot, before["epoch"] + 1))
+        quotas.take(self._project, order.demand, len(rows))
         started[order.function_uid] = True
         started[order.node] = started.get(order.node, 0) + len(rows)
         return rows
@@ -183,6 +196,7 @@ class StartWorkers:
             (
                 row.uid, row.org, row.project, row.function, row.function_uid, row.slot, row.epoch, row.pool,
                 row.concurrency, row.node, row.created_at, row.rate_micro_usd_per_hour, row.pricebook, row.offering,
+                *amounts_of(order.demand),
             ),
         )  # fmt: skip
         tx.put(row.key, _attempt_document(function, row))

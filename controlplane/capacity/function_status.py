@@ -24,6 +24,9 @@ from controlplane.store.contract import Key, Reads, Tx
 
 NO_ROOM_MESSAGE = "waiting for room on a host"
 NO_FUNDS_MESSAGE = "waiting for credit to pay a worker"
+NO_QUOTA_MESSAGE = "waiting for a place within a quota; the condition WithinQuota has the numbers"
+QUOTA_CONDITION = "WithinQuota"
+"""Of a Function whose pool a quota has kept from growing at some time; others have none."""
 
 SHORTEST_SECONDS = 0.01
 """Nothing quicker is told as an estimate: a client reads it as the time a person waits."""
@@ -62,6 +65,8 @@ class Observation:
     lacks_room: bool = False
     lacks_funds: bool = False
     """A worker would be started, or would have to be for the next call, and cannot be paid."""
+    lacks_quota: str = ""
+    """The quota that keeps the pool from growing, with its numbers and what to do."""
     funds: FunctionFunds = UNPRICED
     cold: Band | None = None
     warm: Band | None = None
@@ -90,7 +95,10 @@ def observed_status(function: Document, seen: Observation, now: datetime) -> Doc
         status |= {"phase": phase, "reason": reason, "message": message, "observedGeneration": generation}
         ready = _ready_condition(function, seen, generation)
         conditions = with_condition(status.get("conditions", []), ready, now)
-        status["conditions"] = with_condition(conditions, _funded_condition(seen, generation), now)
+        conditions = with_condition(conditions, _funded_condition(seen, generation), now)
+        if seen.lacks_quota or any(each["type"] == QUOTA_CONDITION for each in conditions):
+            conditions = with_condition(conditions, _quota_condition(seen, generation), now)
+        status["conditions"] = conditions
     status["workers"] = {
         "ready": seen.ready,
         "busy": seen.busy,
@@ -147,6 +155,8 @@ _PHASE_WITHOUT_IMAGE = {ImageState.PENDING: "Pending", ImageState.FAILED: "Faile
 def _waiting(seen: Observation, message: str) -> str:
     if seen.start_failures:
         return f"the last start failed: {seen.failure_message}" if seen.failure_message else "the last start failed"
+    if seen.lacks_quota:
+        return NO_QUOTA_MESSAGE
     if seen.lacks_funds:
         return NO_FUNDS_MESSAGE
     return NO_ROOM_MESSAGE if seen.lacks_room else message
@@ -170,6 +180,12 @@ def _ready_condition(function: Document, seen: Observation, generation: int) -> 
     if function["spec"]["scaling"]["minWorkers"] > 0:
         return ready("False", "Starting", "the first worker has not started yet")
     return ready("True", "ScaledToZero", "ready to take calls; workers start with the first one")
+
+
+def _quota_condition(seen: Observation, generation: int) -> Condition:
+    if seen.lacks_quota:
+        return Condition(QUOTA_CONDITION, "False", "QuotaExceeded", seen.lacks_quota, generation)
+    return Condition(QUOTA_CONDITION, "True", QUOTA_CONDITION, "no quota keeps the pool from growing", generation)
 
 
 def _funded_condition(seen: Observation, generation: int) -> Condition:

@@ -78,6 +78,8 @@ class PoolFacts:
     """Workers that may still be started on the hosts, whoever they are for."""
     funded_room: int | None = None
     """Workers more that the organisation can pay for; None when nobody limits that."""
+    quota_room: int | None = None
+    """Workers more that the quotas allow; None when none bounds them."""
     image: ImageState = ImageState.READY
     """Whether workers can be started from the image, must wait for it, or never will be."""
     pressure: bool = False
@@ -99,6 +101,8 @@ class PoolPlan:
     """More would be started if the hosts had room."""
     lacks_funds: bool = False
     """More would be started if they could be paid."""
+    lacks_quota: bool = False
+    """More would be started if a quota allowed it."""
 
 
 def member_of(worker: LiveWorker, revision: str) -> Member:
@@ -140,7 +144,8 @@ def plan(facts: PoolFacts) -> PoolPlan:
     failed = facts.image is ImageState.FAILED or facts.start_failures >= facts.start_failures_max
     start, again_at = _to_start(facts, desired, current, failed=failed)
     funded = start if facts.funded_room is None else min(start, facts.funded_room)
-    room = max(0, min(funded, facts.host_room))
+    allowed = start if facts.quota_room is None else min(start, facts.quota_room)
+    room = max(0, min(funded, allowed, facts.host_room))
     rolled = _rolled(desired, current, old, stuck=start > 0 and room == 0)
     idle, idle_again_at = _idle(facts, desired, current)
     times = [time for time in (again_at, idle_again_at) if time is not None]
@@ -152,6 +157,7 @@ def plan(facts: PoolFacts) -> PoolPlan:
         again_at=min(times, default=None),
         lacks_room=start > facts.host_room,
         lacks_funds=start > funded,
+        lacks_quota=start > allowed,
     )
 
 

@@ -1,5 +1,8 @@
 """Quotas: how much an organisation, or one of its projects, may have; checked in the transaction that would exceed it.
 
+Here are those on objects and calls, which a create asks about. `worker_quotas.py` has those that starts of workers ask
+about, `storage.py` the one of blobs; `quota_view.py` shows all with what is used.
+
 An operator sets them (`python -m workers quotas`); what has none is not counted. All writers take turns, so what a
 loader finds is the truth of the transaction, and what its batch has added meanwhile is kept in the batch's scratch:
 no two creates can both take the last place. What a batch removes is not given back before the next one. Without a
@@ -8,12 +11,13 @@ quota a create costs one look at an index, inside the query that loads its objec
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from controlplane.errors import ApiError, Reason
+from controlplane.machinery.quantities import canonical_quantity, quantity_bytes, quantity_milli
 from controlplane.store.contract import Loader, Tx
 from controlplane.store.database import Database
 
@@ -24,6 +28,43 @@ class Counter(StrEnum):
     PROJECTS = "projects"
     FUNCTIONS = "functions"
     QUEUED_CALLS = "functioncalls.queued"
+    WORKERS = "workers"
+    GPUS = "gpus"
+    CPUS = "cpus"
+    """In thousandths."""
+    MEMORY = "memory"
+    """In bytes, as is storage."""
+    STORAGE = "storage"
+
+
+class Unit(NamedTuple):
+    """How an amount is read, with ValueError, and written."""
+
+    parse: Callable[[str], int]
+    text: Callable[[int], str]
+
+
+def _bytes_text(amount: int) -> str:
+    return canonical_quantity(f"{amount >> 10}Ki") if amount and not amount % 1024 else str(amount)
+
+
+_PIECES = Unit(int, str)
+_BYTES = Unit(quantity_bytes, _bytes_text)
+_UNITS: Mapping[Counter, Unit] = {
+    Counter.CPUS: Unit(quantity_milli, lambda amount: canonical_quantity(f"{amount}m")),
+    Counter.MEMORY: _BYTES,
+    Counter.STORAGE: _BYTES,
+}
+
+
+def unit_of(counter: Counter) -> Unit:
+    """The unit of a counter: pieces unless it is a quantity as Kubernetes writes them."""
+    return _UNITS.get(counter, _PIECES)
+
+
+def holder(org: str, project: str) -> str:
+    """Who has a quota, for people; without a project it is the whole organisation."""
+    return f'project "{project}"' if project else f'organisation "{org}"'
 
 
 def _loader(counter: Counter, used: str) -> Loader:
@@ -75,7 +116,7 @@ class QuotaUse:
         for counter, quota in self._quotas(tx):
             used = quota["used"] + self._taken(tx).get((counter, self._org, quota["project"]), 0)
             if count and used + count > quota["amount_max"]:
-                where = f'project "{quota["project"]}"' if quota["project"] else f'organisation "{self._org}"'
+                where = holder(self._org, quota["project"])
                 raise ApiError(
                     Reason.QUOTA_EXCEEDED,
                     f"the {where} may have {quota['amount_max']} {counter}: {count} more do not fit",

@@ -71,6 +71,10 @@ class Demand:
         )
 
 
+NO_DEMAND = Demand()
+"""Whatever there is will do."""
+
+
 def normalised(name: str) -> str:
     """A name of an accelerator without case and punctuation: `H100 SXM 80 GB` and `h100-sxm-80gb` are the same."""
     return "".join(letter for letter in name.casefold() if letter.isalnum())

@@ -150,6 +150,7 @@ class AttemptRow(SQLModel, table=True):
         Index("attempts_lease", "last_claim_at", postgresql_where=text("state = 'ready'")),
         Index("attempts_history", "function_uid", "created_at"),
         Index("attempts_ended", "finished_at", postgresql_where=text("state = 'finished'")),
+        Index("attempts_of_project", "org", "project", postgresql_where=text("state <> 'finished'")),
     )
 
     uid: str = Field(sa_column=Column(Text, primary_key=True))
@@ -170,6 +171,9 @@ class AttemptRow(SQLModel, table=True):
     pricebook: str = Field(sa_column=text_column(default=""))
     offering: str = Field(sa_column=text_column(default="local"))
     node: str | None = Field(sa_column=text_column(nullable=True))
+    cpu_milli: int = Field(sa_column=bigint_column(default="0"))
+    memory_bytes: int = Field(sa_column=bigint_column(default="0"))
+    gpus: int = Field(sa_column=bigint_column(default="0"))
     created_at: datetime = Field(sa_column=time_column())
     ready_at: datetime | None = Field(sa_column=time_column(nullable=True))
     last_claim_at: datetime | None = Field(sa_column=time_column(nullable=True))

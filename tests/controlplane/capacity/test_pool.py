@@ -189,6 +189,16 @@ def test_no_more_workers_start_than_can_be_paid_and_that_is_told_apart_from_room
     assert (told.start, told.lacks_funds, told.lacks_room) == expected
 
 
+@pytest.mark.parametrize(("allowed", "expected"), [(None, (5, False)), (5, (5, False)), (3, (3, True)), (0, (0, True))])
+def test_no_more_workers_start_than_quotas_allow_and_a_roll_makes_its_own_room(
+    allowed: int | None, expected: tuple[int, bool]
+) -> None:
+    told = plan(facts(queued=5, quota_room=allowed))
+    assert (told.start, told.lacks_quota, told.lacks_room, told.lacks_funds) == (*expected, False, False)
+    roll = plan(facts(busy("old", current=False), running=1, quota_room=0))
+    assert (roll.start, roll.drain) == (0, (("old", DrainReason.ROLLED),))
+
+
 members = st.builds(
     lambda uid, current, ready, draining, calls, seconds: Member(
         uid=uid,
