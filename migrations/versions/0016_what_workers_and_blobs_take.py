@@ -1,6 +1,6 @@
 """what workers and blobs take, for quotas; workers that live already count as workers and take nothing else
 
-Revision: 0016, after 0014.
+Revision: 0016, after 0015.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = '0016'
-down_revision = '0014'
+down_revision = '0015'
 branch_labels = None
 depends_on = None
 
