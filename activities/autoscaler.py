@@ -33,11 +33,11 @@ from controlplane.errors import ApiError
 from controlplane.images.use import concerned_functions, image_use
 from controlplane.kinds.quotes import within_quote
 from controlplane.ledger.function_funds import function_funds
-from controlplane.ledger.pricing import flat_price
 from controlplane.ledger.worker_accounts import FundingRules
 from controlplane.limits.switches import Switches
 from controlplane.limits.worker_quotas import project_key, read_room
 from controlplane.placement.demand import Demand
+from controlplane.placement.placements import Placements
 from controlplane.settings import Settings
 from controlplane.store.cache import ObjectCache
 from controlplane.store.changes import ChangeFeed
@@ -68,6 +68,7 @@ class Autoscaler:
         explainer: QueueExplainer,
         redactor: Redactor,
         switches: Switches,
+        placements: Placements,
         settings: Settings,
         clock: Clock,
     ) -> None:
@@ -85,7 +86,7 @@ class Autoscaler:
         self._calls = CallQueries(database)
         self._workers = WorkerQueries(database)
         self._funding = FundingRules.from_settings(settings)
-        self._price = flat_price(settings.worker_rate_usd_per_hour)
+        self._placements = placements
         self._due: dict[Key, float] = {}
         self._memory: dict[str, PoolMemory] = {}
         self._not_before: dict[Key, float] = {}
@@ -204,9 +205,11 @@ class Autoscaler:
         }
         if not documents:
             return
+        capacities = {key: self._placements.of(document["spec"]) for key, document in documents.items()}
         rates = {
-            document["metadata"]["uid"]: within_quote(document, self._price.rate_micro_usd_per_hour)
-            for document in documents.values()
+            document["metadata"]["uid"]: within_quote(document, capacities[key].rate_micro_usd_per_hour)
+            for key, document in documents.items()
+            if self._placements.is_priced
         }
         projects = {project_key(key.org, key.project) for key in documents}
         loads, workers, starts, node, room, funds = await asyncio.gather(
@@ -230,9 +233,9 @@ class Autoscaler:
                 starts=starts[uid],
                 image=images[key],
                 funds=funds[uid],
-                price=self._price,
                 demand=demand,
                 quota=room.fit(project, demand),
+                capacity=capacities[key],
             )
             memory = self._memory.setdefault(uid, PoolMemory(since=self._clock.now()))
             await self._measure(look, memory)
@@ -280,7 +283,7 @@ class Autoscaler:
             node=self._settings.node_name,
             node_workers_max=self._settings.workers_max,
             seen=frozenset(worker.row.uid for worker in look.workers),
-            price=look.price,
+            capacity=look.capacity,
             funding=self._funding,
             demand=look.demand,
         )

@@ -20,8 +20,8 @@ from controlplane.capacity.rows import AttemptState, LiveWorker, NodeLoad, Start
 from controlplane.images.use import ImageUse
 from controlplane.kinds.quotes import within_quote
 from controlplane.ledger.function_funds import FunctionFunds
-from controlplane.ledger.pricing import WorkerPrice
 from controlplane.limits.worker_quotas import Fit
+from controlplane.placement.capacity import Capacity
 from controlplane.placement.demand import Demand
 from controlplane.settings import Settings
 from controlplane.store.contract import Document, Key
@@ -39,11 +39,11 @@ class Look:
     starts: StartRecord
     image: ImageUse
     funds: FunctionFunds
-    price: WorkerPrice
-    """What one more worker costs, if the Function is bound to no lower quote."""
     demand: Demand
     quota: Fit
     """What quotas leave, less what this round of looks has started."""
+    capacity: Capacity
+    """What one more worker would run on, and at which rate if the Function is bound to no lower quote."""
 
     @property
     def uid(self) -> str:
@@ -58,7 +58,7 @@ class Look:
     @property
     def rate_micro_usd_per_hour(self) -> int:
         """What one more worker costs this Function."""
-        return within_quote(self.document, self.price.rate_micro_usd_per_hour)
+        return within_quote(self.document, self.capacity.rate_micro_usd_per_hour)
 
     def facts(
         self, memory: PoolMemory, node: NodeLoad, *, now: datetime, suspended: bool, pressure: bool, settings: Settings
@@ -88,6 +88,7 @@ class Look:
             host_room=max(0, settings.workers_max - node.live),
             funded_room=self.funds.workers_more,
             quota_room=self.quota.more,
+            placeable=not self.capacity.lacking,
             image=self.image.state,
             pressure=pressure,
         )
@@ -115,6 +116,7 @@ class Look:
             failed=told.failed,
             failure_message=memory.failure_message if self.starts.failures else "",
             lost_worker=self.starts.lost_worker,
+            no_offering=self.capacity.lacking,
             lacks_room=told.lacks_room,
             lacks_funds=told.lacks_funds or (self.funds.workers_more == 0 and not staying),
             lacks_quota=self.quota.told if told.lacks_quota else "",

@@ -115,6 +115,7 @@ class QueueExplainer:
             start_failures=seen.start_failures,
             last_failure=seen.failure_message,
             lacks_quota=seen.lacks_quota,
+            no_offering=seen.no_offering,
             lacks_funds=seen.lacks_funds,
             lacks_room=seen.lacks_room,
             awaits_engine=any(not row.has_workflow and not row.draining and row.created_at < late for row in starting),

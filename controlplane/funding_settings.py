@@ -17,6 +17,11 @@ class FundingSettings(BaseSettings):
     pricebook_file: Path | None = Field(
         default=None, description="YAML or JSON file of price books, read at start; without one nothing is offered."
     )
+    host_region_class: str = Field(
+        default="local",
+        description="Region class of the hosts where no price book offers them; `placement.regions` must name it or be "
+        "empty. Name the region that your Functions ask for to run them unchanged.",
+    )
     worker_hold_seconds: int = Field(
         default=300,
         ge=1,

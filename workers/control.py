@@ -162,6 +162,7 @@ class Control:
             explainer=explainer,
             redactor=core.secrets.redactor,
             switches=core.switches,
+            placements=core.placements,
             settings=settings,
             clock=clock,
         )
@@ -200,7 +201,7 @@ def _keepers(core: Core, funding: FundingRules) -> Sequence[Keeper]:
         LedgerKeeper(database, writer, clock),
         FundsKeeper(database, writer, funding, clock),
         BudgetKeeper(database, writer, core.cache, clock),
-        OfferingKeeper(database, writer, clock, core.books),
+        OfferingKeeper(database, writer, clock, core.placements.books),
         KeyUses(database, writer),
         Retention(
             database=database,

@@ -8,7 +8,7 @@ adds the HTTP edge, `control.py` the engine.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
 from controlplane import failpoints
@@ -24,8 +24,9 @@ from controlplane.kinds.accelerators import offer_accelerators
 from controlplane.kinds.registry import KINDS
 from controlplane.ledger.budget_hooks import BudgetHooks
 from controlplane.ledger.limits import SpendingLimits
-from controlplane.ledger.pricebook import PriceBook, load_books
+from controlplane.ledger.pricebook import load_books
 from controlplane.limits.switches import Switches
+from controlplane.placement.placements import Placements
 from controlplane.resources import Resources, build
 from controlplane.secrets.environment import SecretReader
 from controlplane.secrets.hooks import SecretHooks
@@ -61,7 +62,7 @@ class Core:
     sealer: SecretSealer
     resources: Resources
     switches: Switches
-    books: Sequence[PriceBook]
+    placements: Placements
 
 
 @contextlib.asynccontextmanager
@@ -69,9 +70,9 @@ async def open_core(settings: Settings) -> AsyncIterator[Core]:
     """Open the store; on the way out what waits is committed first."""
     failpoints.watch_folder(settings.failpoints_dir)
     offer_accelerators(settings.accelerators_offered)
-    books = load_books(settings.pricebook_file) if settings.pricebook_file is not None else ()
     database = Database(settings.database_url, settings.database_pool_size)
     clock = DatabaseClock(database)
+    placements = Placements(load_books(settings.pricebook_file), settings, clock)
     feed = ChangeFeed(database, settings)
     writer = Writer(database=database, clock=clock, kinds=KINDS, feed=feed, settings=settings)
     objects = Objects(database)
@@ -100,13 +101,13 @@ async def open_core(settings: Settings) -> AsyncIterator[Core]:
             cache=cache,
             feed=feed,
             kinds=KINDS,
-            hooks=kind_hooks(sealer, TokenHasher(settings.secret_key), cache, settings),
+            hooks=kind_hooks(sealer, TokenHasher(settings.secret_key), cache, settings, placements),
             blob_exists=blobs.exists,
             secrets_holding=secrets.holding,
             settings=settings,
             clock=clock,
             switches=switches,
-            books=books,
+            placements=placements,
         )
         yield Core(
             settings=settings,
@@ -123,16 +124,16 @@ async def open_core(settings: Settings) -> AsyncIterator[Core]:
             sealer=sealer,
             resources=resources,
             switches=switches,
-            books=books,
+            placements=placements,
         )
 
 
 def kind_hooks(
-    sealer: SecretSealer, hasher: TokenHasher, cache: ObjectCache, settings: Settings
+    sealer: SecretSealer, hasher: TokenHasher, cache: ObjectCache, settings: Settings, placements: Placements
 ) -> Mapping[str, KindHooks]:
     """What some kinds do inside the transaction of a generic verb; the others do nothing."""
     return {
-        "FunctionCall": FunctionCallHooks(SpendingLimits(cache), settings),
+        "FunctionCall": FunctionCallHooks(SpendingLimits(cache), settings, placements),
         "Budget": BudgetHooks(),
         "Secret": SecretHooks(sealer),
         "Member": MemberHooks(),

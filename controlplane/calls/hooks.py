@@ -22,8 +22,8 @@ from controlplane.calls.waits import WaitReason, pool_of, queue_reason, stored_m
 from controlplane.errors import ApiError, Reason
 from controlplane.kinds.quotes import bound_as
 from controlplane.ledger.limits import SpendingLimits, labels_of_work
-from controlplane.ledger.pricing import flat_price
 from controlplane.ledger.reservations import LIMIT_ROWS, remaining
+from controlplane.placement.placements import Placements
 from controlplane.settings import Settings
 from controlplane.store.contract import Document, Key, Reads, Tx
 from controlplane.store.finalizers import CALL, is_deleting, with_finalizer
@@ -35,9 +35,10 @@ _CANCELLED = Finish(phase="Cancelled", reason="Cancelled", message="the call was
 class FunctionCallHooks(PlainHooks):
     """The kind's part of each verb; documents were validated and defaulted before."""
 
-    def __init__(self, limits: SpendingLimits, settings: Settings) -> None:
+    def __init__(self, limits: SpendingLimits, settings: Settings, placements: Placements) -> None:
         self._limits = limits
         self._settings = settings
+        self._placements = placements
 
     def reads_create(self, key: Key, document: Document) -> Reads:
         function = _function_key(key, document)
@@ -73,7 +74,7 @@ class FunctionCallHooks(PlainHooks):
         if not limits:
             return
         shares = function["spec"].get("scaling", {}).get("targetConcurrency", 1)
-        rate = flat_price(self._settings.worker_rate_usd_per_hour).rate_micro_usd_per_hour
+        rate = self._placements.of(function["spec"]).rate_micro_usd_per_hour
         needed = most_of_call(document, rate, shares, self._settings)
         own, inherited = document["metadata"].get("labels"), function["metadata"].get("labels")
         labels = labels_of_work(inherited, own)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from controlplane.capacity.function_status import NO_ROOM_MESSAGE, QUOTA_CONDITION
+from controlplane.capacity.function_status import NO_OFFERING, NO_ROOM_MESSAGE, QUOTA_CONDITION
 from controlplane.store.contract import Document
 
 FAILURE_CHARACTERS_MAX = 160
@@ -34,6 +34,7 @@ class WaitReason(StrEnum):
     WORKERS_STARTING = "WorkersStarting"
     QUOTA_EXCEEDED = "QuotaExceeded"
     UNFUNDED = "Unfunded"
+    NO_OFFERING = "NoOffering"
     NO_ROOM = "NoRoom"
     NO_WORKER = "NoWorker"
     RETRY_SCHEDULED = "RetryScheduled"
@@ -62,6 +63,8 @@ class Pool:
     last_failure: str = ""
     lacks_quota: str = ""
     """The quota that allows no other worker, with its numbers."""
+    no_offering: str = ""
+    """Why no host of this server will do, and what to change; empty when one will."""
     lacks_funds: bool = False
     """Another worker cannot be paid."""
     lacks_room: bool = False
@@ -79,6 +82,7 @@ _RULES: Sequence[tuple[WaitReason, Callable[[Pool], bool]]] = (
     (WaitReason.RUNS_ALONE, lambda pool: pool.alone and pool.ready > 0 and not pool.idle),
     (WaitReason.QUEUED, lambda pool: pool.free_slots > 0),
     (WaitReason.WORKERS_BUSY, lambda pool: pool.ready > 0),
+    (WaitReason.NO_OFFERING, lambda pool: bool(pool.no_offering) and not pool.starting),
     (WaitReason.ENGINE_UNAVAILABLE, lambda pool: pool.awaits_engine),
     (WaitReason.STARTUP_FAILED, lambda pool: pool.start_failures > 0),
     (WaitReason.WORKERS_STARTING, lambda pool: pool.starting > 0),
@@ -112,12 +116,15 @@ _STORED = {
 
 
 def stored_message(reason: WaitReason, pool: Pool) -> str:
-    """The sentence that a waiting call carries; it changes with the reason and with what made a start fail."""
+    """The sentence that a waiting call carries; it changes with the reason and with what made a start fail or keeps
+    one from being tried."""
     failure = first_line(pool.last_failure)
     if reason is WaitReason.STARTUP_FAILED and failure:
         return f"{_STORED[reason]} ({failure})"
     if reason is WaitReason.QUEUED and pool.alone:
         return f"{_STORED[reason]} of its own"
+    if reason is WaitReason.NO_OFFERING:
+        return f"no worker yet: {pool.no_offering}"
     return _STORED[reason]
 
 
@@ -132,7 +139,7 @@ def pool_of(function: Document) -> Pool:
     workers, queue = status.get("workers", {}), status.get("queue", {})
     ready = workers.get("ready", 0)
     places = ready * spec.get("scaling", {}).get("targetConcurrency", 1)
-    failed = _start_failure(status)
+    failed = _not_ready(status, "StartupFailed")
     return Pool(
         deleting="deletionTimestamp" in function["metadata"],
         stopped=spec.get("state") == "Stopped",
@@ -142,6 +149,7 @@ def pool_of(function: Document) -> Pool:
         starting=workers.get("starting", 0),
         start_failures=0 if failed is None else 1,
         last_failure=failed or "",
+        no_offering=_not_ready(status, NO_OFFERING) or "",
         lacks_quota=_false_because(status, QUOTA_CONDITION) or "",
         lacks_funds=_false_because(status, "Funded") is not None,
         lacks_room=status.get("message") == NO_ROOM_MESSAGE,
@@ -157,10 +165,10 @@ def _false_because(status: Document, condition_type: str) -> str | None:
     return None
 
 
-def _start_failure(status: Document) -> str | None:
-    """How the last start failed; None when it did not."""
+def _not_ready(status: Document, reason: str) -> str | None:
+    """What the condition Ready says, such as how the last start failed; None when it has another reason."""
     for condition in status.get("conditions", ()):
-        if condition["type"] == "Ready" and condition["reason"] == "StartupFailed":
+        if condition["type"] == "Ready" and condition["reason"] == reason:
             message: str = condition["message"]
             return message
     return None
@@ -218,7 +226,7 @@ def _cause(reason: WaitReason, pool: Pool, now: datetime) -> str:
         case WaitReason.QUOTA_EXCEEDED:
             return f"no worker yet: {pool.lacks_quota}"
         case _:
-            return _STORED[reason]
+            return stored_message(reason, pool)
 
 
 def seconds_since(moment: datetime, now: datetime) -> str:

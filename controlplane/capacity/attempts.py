@@ -24,7 +24,9 @@ from controlplane.ledger.worker_accounts import FundingRules, WorkerAccount, ope
 from controlplane.limits.worker_quotas import WORKER_QUOTAS, WorkerRoom, amounts_of, project_key
 from controlplane.machinery.kind import API_VERSION
 from controlplane.machinery.quantities import format_money
+from controlplane.placement.capacity import Capacity
 from controlplane.placement.demand import NO_DEMAND, Demand
+from controlplane.placement.placing import Placed
 from controlplane.store.contract import Document, Key, Loader, Reads, Tx
 
 _WORKER = Loader(
@@ -78,8 +80,8 @@ class StartOrder:
     node: str
     node_workers_max: int
     seen: frozenset[str]
-    price: WorkerPrice
-    """What each costs, if the Function is bound to no lower quote."""
+    capacity: Capacity
+    """What each runs on, and costs if the Function is bound to no lower quote."""
     funding: FundingRules
     demand: Demand = NO_DEMAND
     """What each takes of quotas."""
@@ -107,7 +109,7 @@ class StartWorkers:
             (_NODE_LOAD, order.node),
             (WORKER_QUOTAS, self._project),
         ]
-        if order.price.rate_micro_usd_per_hour:
+        if order.capacity.rate_micro_usd_per_hour:
             loads.append((BALANCE, order.function_key.org))
         return Reads(keys=(order.function_key, *objects), loads=loads)
 
@@ -160,7 +162,7 @@ class StartWorkers:
 
     def _price(self, function: Document) -> WorkerPrice:
         """What a worker costs, to a Function that may be bound to a quote."""
-        price = self._order.price
+        price = self._order.capacity.price
         return replace(price, rate_micro_usd_per_hour=within_quote(function, price.rate_micro_usd_per_hour))
 
     def _start(self, tx: Tx, function: Document, uid: str, slot: str, epoch: int) -> WorkerRow:
@@ -199,7 +201,7 @@ class StartWorkers:
                 *amounts_of(order.demand),
             ),
         )  # fmt: skip
-        tx.put(row.key, _attempt_document(function, row))
+        tx.put(row.key, _attempt_document(function, row, order.capacity.placed))
         return row
 
 
@@ -266,7 +268,7 @@ def _free_slot(taken: set[str]) -> str:
     return f"w{number}"
 
 
-def _attempt_document(function: Document, row: WorkerRow) -> Document:
+def _attempt_document(function: Document, row: WorkerRow, placed: Placed) -> Document:
     """The Attempt object of a worker that is about to be started."""
     created = format_time(row.created_at)
     labels = {"nodus.dev/function": row.function}
@@ -296,7 +298,7 @@ def _attempt_document(function: Document, row: WorkerRow) -> Document:
         "placement": {
             "offering": row.offering,
             "rateUSDPerHour": format_money(row.rate_micro_usd_per_hour),
-            "interruptible": False,
+            **placed.told(),
         },
         "progress": {"stage": "Starting"},
         "timings": {"queuedTime": created, "acquiredTime": created},

@@ -23,6 +23,8 @@ from controlplane.machinery.quantities import format_duration, format_money
 from controlplane.store.contract import Key, Reads, Tx
 
 NO_ROOM_MESSAGE = "waiting for room on a host"
+NO_OFFERING = "NoOffering"
+"""Reason of what no host of this server will do for."""
 NO_FUNDS_MESSAGE = "waiting for credit to pay a worker"
 NO_QUOTA_MESSAGE = "waiting for a place within a quota; the condition WithinQuota has the numbers"
 QUOTA_CONDITION = "WithinQuota"
@@ -62,6 +64,8 @@ class Observation:
     failure_message: str = ""
     lost_worker: bool = False
     """The last worker that ended did not go because it was asked to."""
+    no_offering: str = ""
+    """Why no worker can be placed, and what to change; empty when one can."""
     lacks_room: bool = False
     lacks_funds: bool = False
     """A worker would be started, or would have to be for the next call, and cannot be paid."""
@@ -136,6 +140,8 @@ def _phase(function: Document, seen: Observation) -> tuple[str, str, str]:
         return "Running", "WorkersReady", f"{seen.ready} ready to take calls"
     if seen.image.state is not ImageState.READY:
         return _PHASE_WITHOUT_IMAGE[seen.image.state], seen.image.reason, seen.image.message
+    if seen.no_offering and not seen.starting:
+        return "Pending", NO_OFFERING, seen.no_offering
     if seen.failed:
         return "Failed", "StartupFailed", seen.failure_message or "its workers do not start"
     if seen.lost_worker and (seen.queued or seen.running):
@@ -173,6 +179,8 @@ def _ready_condition(function: Document, seen: Observation, generation: int) -> 
     pending = seen.image.state is ImageState.PENDING and not seen.current_ready
     if pending or seen.image.state is ImageState.FAILED:
         return ready("False", seen.image.reason, seen.image.message)
+    if seen.no_offering and not seen.current_ready:
+        return ready("False", NO_OFFERING, seen.no_offering)
     if seen.start_failures and not seen.current_ready:
         return ready("False", "StartupFailed", seen.failure_message or "a worker of this version did not start")
     if seen.ready:

@@ -80,6 +80,8 @@ class PoolFacts:
     """Workers more that the organisation can pay for; None when nobody limits that."""
     quota_room: int | None = None
     """Workers more that the quotas allow; None when none bounds them."""
+    placeable: bool = True
+    """Whether a host of this server does what the Function asks for."""
     image: ImageState = ImageState.READY
     """Whether workers can be started from the image, must wait for it, or never will be."""
     pressure: bool = False
@@ -171,7 +173,7 @@ def _to_start(
 ) -> tuple[int, datetime | None]:
     """How many workers of the present revision are missing, and when that changes by time alone."""
     missing = desired - len(current)
-    if missing <= 0 or failed or facts.image is ImageState.PENDING:
+    if missing <= 0 or failed or not facts.placeable or facts.image is ImageState.PENDING:
         return 0, None
     earliest = _not_before(facts)
     if facts.now < earliest:

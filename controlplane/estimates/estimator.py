@@ -7,21 +7,20 @@ be given up at any point.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from controlplane.calls.samples import Sampled, kept_calls, latest_calls
 from controlplane.clock import Clock, parse_time
 from controlplane.estimates.bands import SAMPLES_MIN, Amounts, PastCall, Price, from_limits, from_past
-from controlplane.estimates.capacity import Capacity, capacity_for
 from controlplane.estimates.overhead import WorkerFacts
 from controlplane.estimates.quoting import Facts, Quote, Source, quote
 from controlplane.ledger.accounts import read_balance
-from controlplane.ledger.pricebook import PriceBook, book_at
 from controlplane.ledger.worker_accounts import FundingRules
 from controlplane.machinery.documents import value_at
 from controlplane.machinery.kind import Document
 from controlplane.machinery.quantities import parse_duration
+from controlplane.placement.capacity import Capacity
+from controlplane.placement.placements import Placements
 from controlplane.settings import Settings
 from controlplane.store.cache import ObjectCache
 from controlplane.store.contract import Key
@@ -41,21 +40,20 @@ class Estimator:
         *,
         database: Database,
         cache: ObjectCache,
-        books: Sequence[PriceBook],
+        placements: Placements,
         settings: Settings,
         clock: Clock,
     ) -> None:
         self._database = database
         self._cache = cache
-        self._books = books
-        self._settings = settings
+        self._placements = placements
         self._clock = clock
         self._funding = FundingRules.from_settings(settings)
 
     @property
     def has_book(self) -> bool:
         """Whether a price book is in force, so that what no host here has can be quoted all the same."""
-        return book_at(self._books, self._clock.now()) is not None
+        return self._placements.book is not None
 
     async def quote(self, key: Key, document: Document) -> Quote | None:
         """The estimate of an admitted object that would be created as `key`; None for kinds that cost nothing.
@@ -71,7 +69,7 @@ class Estimator:
         if function is None:
             return None  # It went in this moment; the create says so.
         now, spec = self._clock.now(), function["spec"]
-        capacity = capacity_for(spec, book_at(self._books, now), self._settings.worker_rate_usd_per_hour)
+        capacity = self._placements.of(spec)
         if key.kind != FUNCTION_KIND:
             # Calls of a Function that is bound to a quote are bound as it is.
             capacity = capacity.bound_as(function)
@@ -90,7 +88,7 @@ class Estimator:
                 source=source,
                 worker=await self._worker(key, spec, stored, capacity),
                 now=now,
-                prices_change_at=self._next_book_at(now),
+                prices_change_at=self._placements.next_book_at(now),
             )
         )
 
@@ -136,9 +134,6 @@ class Estimator:
             and other.name != key.name
             and document["spec"].get("resources") == spec["resources"]
         ][:FUNCTIONS_LIKE_IT_MAX]
-
-    def _next_book_at(self, now: datetime) -> datetime | None:
-        return next((book.valid_from for book in self._books if book.valid_from > now), None)
 
 
 def _function_key(key: Key, document: Document) -> Key | None:

@@ -19,11 +19,11 @@ import orjson
 from controlplane.clock import format_time
 from controlplane.errors import ApiError
 from controlplane.estimates.bands import Amounts, Price
-from controlplane.estimates.capacity import Capacity
 from controlplane.estimates.overhead import WorkerFacts, first_hold_micro_usd, lacking_micro_usd, overhead
 from controlplane.kinds.money import EstimateWarning
 from controlplane.machinery.kind import Document
 from controlplane.machinery.quantities import format_money
+from controlplane.placement.capacity import Capacity
 
 QUOTE_SECONDS = 3_600
 """How long prices are called current when no later ones are known: the shortest time for which a book is in force
@@ -127,10 +127,9 @@ def _startup(facts: Facts) -> Document:
 
 def _warnings(facts: Facts) -> Iterable[EstimateWarning]:
     chosen = facts.capacity.chosen
+    if facts.capacity.lacking:
+        yield EstimateWarning(code="NoOffering", message=f"no worker can be started: {facts.capacity.lacking}")
     if chosen is None:
-        yield EstimateWarning(
-            code="NoOffering", message="no class of the price book has what `spec.resources` and `spec.placement` ask"
-        )
         return
     if facts.worker.warm is None:
         cold = facts.worker.cold["p50"]
@@ -153,5 +152,3 @@ def _warnings(facts: Facts) -> Iterable[EstimateWarning]:
     if facts.source.value is not None:
         code, message = facts.source.value
         yield EstimateWarning(code=code, message=message)
-    if facts.capacity.ignored is not None:
-        yield facts.capacity.ignored

@@ -73,9 +73,9 @@ async def function_funds(
     now: datetime,
 ) -> dict[str, FunctionFunds]:
     """How these Functions are funded, by uid. `rates` is what one more worker of each costs, in micro-USD an
-    hour; `known` has the Budgets."""
+    hour, and empty where nothing ever costs anything; `known` has the Budgets."""
     orgs: dict[str, str] = {function["metadata"]["uid"]: key.org for key, function in functions.items()}
-    if not any(rates.values()):
+    if not rates:
         return dict.fromkeys(orgs, UNPRICED)
     uids = list(orgs)
     limits = SpendingLimits(known)

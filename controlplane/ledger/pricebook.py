@@ -79,11 +79,13 @@ class _BookFile(ApiModel):
     books: list[PriceBook] = Field(min_length=1, max_length=BOOKS_MAX, description="The versions.")
 
 
-def load_books(path: Path) -> Sequence[PriceBook]:
-    """The books of a YAML or JSON file, by the time from which they are in force.
+def load_books(path: Path | None) -> Sequence[PriceBook]:
+    """The books of a YAML or JSON file, by the time from which they are in force; none without a file.
 
     Raises ValueError that names the file and every field that is wrong, and OSError when it cannot be read.
     """
+    if path is None:
+        return ()
     with path.open("rb") as file:
         content = file.read(BOOK_BYTES_MAX + 1)
     if len(content) > BOOK_BYTES_MAX:

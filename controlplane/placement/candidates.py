@@ -39,13 +39,13 @@ class Candidate:
     """Whether this server has a host of the class; one that it has not is for planning."""
 
 
-def local_candidate(rate_micro_usd_per_hour: int, gpu: GpuDemand | None = None) -> Candidate:
-    """The hosts of this server: whatever is created runs there, and nothing takes them back.
+def local_candidate(rate_micro_usd_per_hour: int, region_class: str, gpu: GpuDemand | None = None) -> Candidate:
+    """The hosts of this server, where no book says what they are: nothing takes them back.
 
     `gpu` are accelerators that the operator offers there. Which are in which host only its node knows, so they are what
     was asked for.
     """
-    own = Candidate(name=LOCAL, rate_micro_usd_per_hour=rate_micro_usd_per_hour, region_class=LOCAL)
+    own = Candidate(name=LOCAL, rate_micro_usd_per_hour=rate_micro_usd_per_hour, region_class=region_class)
     if gpu is None:
         return own
     return replace(own, gpu_count=gpu.count, gpu_variants=gpu.types, gpu_memory_bytes=gpu.memory_bytes_min, nvlink=True)

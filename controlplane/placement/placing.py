@@ -42,6 +42,18 @@ class Placed:
     lost: Mapping[str, str]
     """By class, the code why it was not taken."""
 
+    def told(self) -> Document:
+        """What the placement of an Attempt says of its class beside name and rate; nothing when none was chosen."""
+        if self.chosen is None:
+            return {}
+        return {
+            "regionClass": self.chosen.region_class,
+            "interruptible": self.chosen.interruptible,
+            "profile": str(self.profile),
+            "candidates": 1 + len(self.fallbacks) + len(self.lost.keys() - set(self.fallbacks)),
+            "explain": self.explain(),
+        }
+
     def explain(self) -> Document:
         """The explanation as the protocol shows it: the same shape as `status.placement.explain` of an Attempt."""
         lost = list(self.lost.items())[:TOLD_MAX]

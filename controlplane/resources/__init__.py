@@ -8,15 +8,15 @@ one mutation (`mutations.py`) through the writer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controlplane.admission import Admission, BlobExists, SecretsHolding
 from controlplane.clock import Clock
 from controlplane.estimates.estimator import Estimator
-from controlplane.ledger.pricebook import PriceBook
 from controlplane.limits.switches import Switches
 from controlplane.machinery.kind import Kind
+from controlplane.placement.placements import Placements
 from controlplane.resources.answers import Answer, CreateOptions, DeleteOptions, Propagation
 from controlplane.resources.applying import Applier
 from controlplane.resources.changing import Changer
@@ -63,7 +63,7 @@ def build(
     settings: Settings,
     clock: Clock,
     switches: Switches,
-    books: Sequence[PriceBook] = (),
+    placements: Placements,
 ) -> Resources:
     """The verbs over this store. `kinds` and `hooks` are by kind name; a kind without hooks gets plain ones."""
     all_hooks: dict[str, KindHooks] = {kind: hooks.get(kind, PlainHooks()) for kind in kinds}
@@ -76,7 +76,7 @@ def build(
         switches=switches,
         clock=clock,
     )
-    estimator = Estimator(database=database, cache=cache, books=books, settings=settings, clock=clock)
+    estimator = Estimator(database=database, cache=cache, placements=placements, settings=settings, clock=clock)
     creator = Creator(
         writer=writer, admission=admission, hooks=all_hooks, estimator=estimator, settings=settings, clock=clock
     )

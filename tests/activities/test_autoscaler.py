@@ -43,7 +43,8 @@ async def autoscaler(world: ControlWorld) -> Autoscaler:
         database=core.database, writer=core.writer, feed=core.feed, cache=core.cache, engine=engine,
         departures=departures, farewell=Farewell(core.writer, core.resources.deleter, rules),
         explainer=QueueExplainer(core.database, core.writer, core.settings, core.clock),
-        redactor=core.secrets.redactor, switches=core.switches, settings=core.settings, clock=core.clock,
+        redactor=core.secrets.redactor, switches=core.switches, placements=core.placements,
+        settings=core.settings, clock=core.clock,
     )  # fmt: skip
 
 

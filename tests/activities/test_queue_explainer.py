@@ -86,13 +86,19 @@ WORKERS = {"ready": 0, "busy": 0, "idle": 0, "starting": 0, "draining": 0}
             "no worker yet: the last start failed (exited with code 1)",
         ),
         (
+            {},
+            {"conditions": [{"type": "Ready", "reason": "NoOffering", "message": "no host will do: ask for less"}]},
+            "NoOffering",
+            "no worker yet: no host will do: ask for less",
+        ),
+        (
             {"state": "Stopped"},
             {"workers": {**WORKERS, "ready": 1, "idle": 1}},
             "FunctionStopped",
             "its Function is stopped; the call runs once `spec.state` of that is Running again",
         ),
     ],
-    ids=["none", "starting", "busy", "idle", "places", "room", "failed", "stopped"],
+    ids=["none", "starting", "busy", "idle", "places", "room", "failed", "no offering", "stopped"],
 )
 async def test_a_new_call_says_what_its_function_says(
     calls: Calls, spec: Document, status: Document, reason: str, message: str

@@ -118,11 +118,11 @@ async def test_a_call_is_estimated_by_the_past_of_its_function(project: ServedAp
     assert "NoHistory" in codes(answer.json()["status"]["estimate"])
 
 
-async def test_filters_that_this_server_cannot_keep_are_told(project: ServedApi) -> None:
+async def test_filters_that_no_host_of_this_server_passes_are_told(project: ServedApi) -> None:
     for placement in ({"regions": ["us"]}, {"offerings": ["cpu-1x2"]}, {"maxRateUSDPerHour": "0.01"}):
         told = await estimate(project, "functions", placement=placement)
-        assert (told["placementPreview"]["offering"], codes(told)[-1]) == ("local", "PlacementNotKept")
-        assert next(iter(placement)) in told["warnings"][-1]["message"]
+        assert (codes(told), "costUSD" in told) == (["NoOffering"], False)
+        assert f"spec.placement.{next(iter(placement))}" in told["warnings"][0]["message"]
     assert codes(await estimate(project, "functions", placement={"regions": ["local"]})) == ["ColdStart", "NoHistory"]
 
 

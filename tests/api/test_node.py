@@ -12,7 +12,6 @@ import pytest
 from controlplane.capacity.attempts import StartOrder, StartWorkers
 from controlplane.capacity.revision import pool_revision
 from controlplane.images.use import CATALOG
-from controlplane.ledger.pricing import flat_price
 from controlplane.ledger.worker_accounts import FundingRules
 from controlplane.secrets.environment import SecretReader
 from controlplane.secrets.sealing import SecretSealer
@@ -242,7 +241,7 @@ async def test_a_worker_costs_something_from_the_start_of_its_process(
         node="local",
         node_workers_max=32,
         seen=frozenset(),
-        price=flat_price(core.settings.worker_rate_usd_per_hour),
+        capacity=core.placements.of(function["spec"]),
         funding=FundingRules.from_settings(core.settings),
     )
     [row] = await core.writer.write(StartWorkers(order))

@@ -13,6 +13,7 @@ from controlplane.capacity.attempts import StartOrder, StartWorkers
 from controlplane.errors import ApiError, Reason
 from controlplane.store.contract import Key
 from tests.fixtures.calls import ORG, PROJECT, PutObject, ScriptedWorker, succeeded
+from tests.fixtures.placing import capacity_at
 from tests.fixtures.sweeping import Sweeping
 
 HEARTBEAT_SECONDS = 5
@@ -39,7 +40,8 @@ async def replacement(sweeping: Sweeping, worker: ScriptedWorker) -> ScriptedWor
     calls, lost = sweeping.calls, worker.claimant
     order = StartOrder(
         function_key=Key("Function", ORG, PROJECT, "f"), function_uid=lost.function_uid, revision="r1", count=1,
-        node="elsewhere", node_workers_max=32, seen=frozenset(), price=calls.price, funding=calls.funding,
+        node="elsewhere", node_workers_max=32, seen=frozenset(), capacity=capacity_at(calls.price),
+        funding=calls.funding,
     )  # fmt: skip
     [row] = await calls.writer.write(StartWorkers(order))
     return ScriptedWorker(calls, replace(lost, attempt=row.uid, epoch=row.epoch))

@@ -15,6 +15,7 @@ from controlplane.kinds.quotes import quoted
 from controlplane.machinery.quantities import format_money
 from controlplane.store.contract import Key
 from tests.fixtures.calls import ORG, PROJECT, Calls, PutObject
+from tests.fixtures.placing import capacity_at
 
 SCALING = {"minWorkers": 0, "maxWorkers": 10, "targetConcurrency": 2}
 
@@ -37,7 +38,7 @@ async def start(calls: Calls, count: int = 1, *, revision: str = "r1", **changes
         "node": "local",
         "node_workers_max": 32,
         "seen": frozenset(worker.row.uid for worker in live),
-        "price": calls.price,
+        "capacity": capacity_at(calls.price),
         "funding": calls.funding,
     }
     return await calls.writer.write(StartWorkers(StartOrder(**{**told, **changes})))

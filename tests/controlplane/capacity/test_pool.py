@@ -167,6 +167,11 @@ def test_nothing_starts_before_its_image_is_built_and_workers_that_serve_stay() 
     assert plan(facts(queued=2, image=ImageState.READY)).start == 2
 
 
+def test_nothing_is_started_that_no_host_will_do_for_and_what_runs_stays() -> None:
+    told = plan(facts(busy("old", current=False), queued=2, placeable=False))
+    assert (told.start, told.drain, told.failed, told.lacks_room) == (0, (), False, False)
+
+
 def test_the_pauses_double_up_to_a_minute() -> None:
     assert [start_backoff(n).total_seconds() for n in (1, 2, 3, 7, 50)] == [1, 2, 4, 60, 60]
 

@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from controlplane.estimates.bands import Amounts
-from controlplane.estimates.capacity import capacity_for
 from controlplane.estimates.overhead import WorkerFacts, first_hold_micro_usd, lacking_micro_usd, overhead
 from controlplane.estimates.quoting import QUOTE_SECONDS, Facts, Source, quote
 from controlplane.kinds.accelerators import offer_accelerators
 from controlplane.kinds.registry import KINDS
 from controlplane.ledger.pricebook import PriceBook
+from controlplane.ledger.pricing import flat_price
 from controlplane.ledger.worker_accounts import FundingRules
 from controlplane.machinery.validation import judged_spec
+from controlplane.placement.capacity import capacity_for
 from tests.fixtures.app import FUNCTION
 
 NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
@@ -59,7 +60,7 @@ def facts(prices: PriceBook, **spec: Any) -> Facts:
     assert not causes
     return Facts(
         spec=whole,
-        capacity=capacity_for(whole, prices, "0.036"),
+        capacity=capacity_for(whole, prices, flat_price("0.036"), "local"),
         shares=whole["scaling"]["targetConcurrency"],
         cost=Amounts(p50_micro_usd=1, p90_micro_usd=2),
         source=Source.OWN,

@@ -22,6 +22,7 @@ from controlplane.store.changes import ChangeFeed
 from controlplane.store.contract import Key
 from controlplane.store.writer import Writer
 from tests.fixtures.calls import ORG, PROJECT, Calls
+from tests.fixtures.placing import capacity_at
 
 GIB = 1 << 30
 SCALING = {"minWorkers": 0, "maxWorkers": 10, "targetConcurrency": 1}
@@ -54,7 +55,7 @@ async def order(calls: Calls, function: str, count: int, demand: Demand = SMALL)
             node="local",
             node_workers_max=1_000,
             seen=frozenset(worker.row.uid for worker in live),
-            price=calls.price,
+            capacity=capacity_at(calls.price),
             funding=calls.funding,
             demand=demand,
         )

@@ -159,15 +159,15 @@ def test_what_the_server_has_comes_before_what_would_be_better_and_planning_need
 
 
 def test_a_local_host_takes_whatever_needs_no_accelerator() -> None:
-    local = local_candidate(36_000)
+    local = local_candidate(36_000, "local")
     assert place(demand({"cpu": "64", "memory": "512Gi"}), [local], HOUR).chosen == local
     assert place(demand(gpu("H100")), [local], HOUR).lost == {"local": "GPUTypeMismatch"}
-    free = place(demand(), [local_candidate(0), replace(local, name="other")], HOUR)
-    assert free.chosen == local_candidate(0)
+    free = place(demand(), [local_candidate(0, "local"), replace(local, name="other")], HOUR)
+    assert free.chosen == local_candidate(0, "local")
 
 
 def test_an_explanation_of_a_large_book_is_bounded() -> None:
-    many = [replace(local_candidate(number), name=f"c{number:04}") for number in range(1_000)]
+    many = [replace(local_candidate(number, "local"), name=f"c{number:04}") for number in range(1_000)]
     told = place(demand(), many, HOUR).explain()
     assert len(told["rejected"]) == len(told["fallbacks"]) == TOLD_MAX
 
