@@ -22,6 +22,12 @@ FAILPOINTS: Mapping[str, str] = MappingProxyType(
         "commit-ready": "Nothing of the batch is stored. Whoever asked asks again.",
         "commit-written": "The batch is stored and nobody was answered. A repetition meets its own write.",
         "commit-answered": "Other processes are not notified of a change. Their poll finds it.",
+        "dispatch-ready": "A dispatch and what it reserves are not stored. The call is still in the queue.",
+        "dispatch-written": "A dispatch is stored and its worker does not know. The worker's next claim gives the call "
+        "back, uncharged.",
+        "charge-ready": "Outcome, charge and what a reservation gives back are not stored. Whoever told of the end "
+        "tells it again.",
+        "charge-written": "A charge is stored and nobody was answered. The repeated report is fenced.",
         "blob-published": "Bytes have no row. The upload is repeated, and these bytes are swept.",
         "blob-forgotten": "A blob's row is gone and its bytes are not. They are swept.",
         "call-starting": "A call has no workflow. The next look starts it.",

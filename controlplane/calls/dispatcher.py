@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from controlplane import failpoints
 from controlplane.calls import transitions
 from controlplane.calls.book import CallBook
 from controlplane.calls.decide import Finish
@@ -67,9 +68,12 @@ class Dispatcher:
         self._lag_read_at = float("-inf")
         self.gated = False
         """Whether the engine is behind by more than its budget; then only calls with a workflow are handed out."""
+        self._gives = self._charges = False
+        """Whether the batch that is about to commit hands out calls, and whether it ends dispatches."""
 
     async def before_commit(self, tx: Tx, connection: Connection) -> None:
         """Finish what mutations put off, serve whoever can be served, and let the book be written."""
+        self._gives = self._charges = False
         if not tx.scratch("calls"):
             return
         book = CallBook.of(tx)
@@ -86,9 +90,19 @@ class Dispatcher:
         await reservations_of(tx).write(connection)
         book.join(tx)
         self._waiting.join(book.wants)
+        self._gives = any(want.offered for wants in demand.values() for want in wants)
+        self._charges = bool(ended)
+        if self._gives:
+            failpoints.reach("dispatch-ready")
+        if self._charges:
+            failpoints.reach("charge-ready")
 
     def committed(self) -> None:
         """Answer the claims that were served and hold those that were not."""
+        if self._gives:
+            failpoints.reach("dispatch-written")
+        if self._charges:
+            failpoints.reach("charge-written")
         self._waiting.committed()
 
     def rolled_back(self) -> None:

@@ -36,6 +36,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
     {
         "succeed": Kind(body={"kind": "succeed", "seconds": 0.05}, phases=SUCCEEDED),
         "slow": Kind(body={"kind": "succeed", "seconds": 3}, phases=SUCCEEDED),
+        "billed": Kind(body={"kind": "succeed", "seconds": 20, "reports": 5}, phases=SUCCEEDED),
         "retry": Kind(body={"kind": "succeed"}, phases=SUCCEEDED, once=True),
         "blob": Kind(body={"kind": "succeed", "bytes": 100_000}, phases=SUCCEEDED),
         "held": Kind(body={"kind": "succeed"}, phases=SUCCEEDED, held=True),

@@ -17,6 +17,7 @@ from controlplane.failpoints import FAILPOINTS, taken_file
 from tests.faults.cluster import Cluster
 from tests.faults.history import FAULT, History
 from tests.faults.run import Run, create_function, fault_run
+from tests.faults.test_money import MONEY_POINTS
 from tests.fixtures.eventually import eventually
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1_200)]
@@ -58,7 +59,7 @@ def test_every_point_of_the_table_is_reached_somewhere_and_the_document_tells_of
     rows = re.findall(r"^\| `([a-z-]+)` \| (.*) \|$", (ROOT / "docs" / "faults.md").read_text(), flags=re.MULTILINE)
     assert dict(rows) == dict(FAILPOINTS)
     others = {point for point in FAILPOINTS if not point.startswith(("warm-", "cold-"))}
-    assert others == set(SCENES) | {"blob-forgotten"}
+    assert others == set(SCENES) | set(MONEY_POINTS) | {"blob-forgotten"}
 
 
 def test_a_point_ends_the_first_process_that_reaches_it_and_no_other(tmp_path: Path) -> None:

@@ -89,6 +89,8 @@ class Worker:
         self._lease_seconds = float(environ["FAULTS_LEASE_SECONDS"])
         self._history = History(Path(environ["FAULTS_HISTORY"]), by=f"worker {self._attempt}")
         self._running: dict[str, asyncio.Task[Record]] = {}
+        self._repeats: dict[str, int] = {}
+        """By call, how often its end is told once more after it was accepted."""
         self._draining = asyncio.Event()
 
     async def run(self) -> None:
@@ -101,7 +103,7 @@ class Worker:
             answer = await self._claim(completed, last=last)
             if last:
                 return
-            completed = []
+            completed = [record for record in completed if self._is_told_again(record["call"])]
             for name in answer["cancel"]:
                 if name in self._running:
                     self._running[name].cancel()
@@ -111,8 +113,9 @@ class Worker:
                 done, _ = await asyncio.wait(
                     self._running.values(), timeout=self._heartbeat_seconds, return_when=asyncio.FIRST_COMPLETED
                 )
-                completed = [self._ended(name) for name, task in list(self._running.items()) if task in done]
-                await self._tell_stopped([record["call"] for record in completed if record["outcome"] == "Cancelled"])
+                ended = [self._ended(name) for name, task in list(self._running.items()) if task in done]
+                await self._tell_stopped([record["call"] for record in ended if record["outcome"] == "Cancelled"])
+                completed += ended
 
     def _drain(self) -> None:
         self._draining.set()
@@ -122,6 +125,10 @@ class Worker:
 
     def _ended(self, name: str) -> Record:
         return self._running.pop(name).result()
+
+    def _is_told_again(self, name: str) -> bool:
+        self._repeats[name] = self._repeats.get(name, 0) - 1
+        return self._repeats[name] >= 0
 
     async def _tell_stopped(self, names: list[str]) -> None:
         """As the runtime around a public worker does; words that are lost are not missed, since the worker is ended."""
@@ -169,6 +176,7 @@ class Worker:
         name, run = call["id"], uuid.uuid4().hex
         self._history.add(BEGAN, attempt=self._attempt, call=name, run=run)
         plan = json.loads(base64.b64decode(call["input"]["inline"]))
+        self._repeats[name] = plan.get("reports", 1) - 1
         left = datetime.fromisoformat(call["deadline"]).timestamp() - time.time()
         record: Record
         try:

@@ -1,0 +1,143 @@
+"""What is charged when everybody dies around it: between any two writes of the path of money, and at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from controlplane.failpoints import taken_file
+from controlplane.ledger.pricing import call_charge_micro_usd, worker_seconds
+from controlplane.machinery.quantities import parse_money
+from tests.faults.clients import ROOT
+from tests.faults.cluster import Cluster
+from tests.faults.history import BEGAN, Event
+from tests.faults.plans import KINDS
+from tests.faults.run import Run, fault_run
+from tests.fixtures.eventually import eventually
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(1_200)]
+
+BOUND_SECONDS = 400
+BUDGETS = "/apis/nodus.dev/v1/budgets"
+
+MONEY_PATH: Mapping[str, Sequence[str]] = MappingProxyType(
+    {
+        # A worker that holds its price is given the call, for which the most that it may cost is reserved.
+        "given": ("dispatch-ready", "dispatch-written"),
+        # Its worker dies: the dispatch is charged with the loss, and its workflow told.
+        "lost": ("charge-ready", "charge-written"),
+        # It ends: the dispatch is charged, and the engine is told.
+        "ended": ("charge-ready", "charge-written", "outcome-reporting"),
+    }
+)
+"""By step in the life of a call, the places between two of its writes at which a process dies. Those around the start
+of a worker, the renewal of its hold and its end are scenes of `test_failpoints.py`, whose verdict adds up the same
+ledger."""
+MONEY_POINTS = frozenset(point for points in MONEY_PATH.values() for point in points)
+
+CHARGES = """
+SELECT id, dispatch, amount_micro_usd, period_start, period_end, rate_micro_usd_per_hour, shares
+FROM ledger_transfers WHERE subject_uid = $1 AND kind = 'charge' ORDER BY dispatch
+"""
+
+
+@asynccontextmanager
+async def revived(cluster: Cluster) -> AsyncIterator[None]:
+    """Whatever dies by itself meanwhile is started again, as its supervisor would; afterwards all serve."""
+    over = asyncio.Event()
+
+    async def revive_until_over() -> None:
+        while not over.is_set():
+            await cluster.revive()
+            await asyncio.sleep(0.2)
+        await cluster.revive()
+
+    reviving = asyncio.create_task(revive_until_over())
+    try:
+        yield
+    finally:
+        over.set()
+        await reviving
+
+
+def arm(cluster: Cluster, step: str) -> None:
+    """Let the first process die that gets to each point of the step."""
+    for point in MONEY_PATH[step]:
+        taken_file(cluster.failpoints, point).unlink(missing_ok=True)
+        (cluster.failpoints / point).write_text("die")
+
+
+async def all_taken(cluster: Cluster, step: str) -> None:
+    def missing() -> set[str]:
+        return {point for point in MONEY_PATH[step] if not taken_file(cluster.failpoints, point).exists()}
+
+    try:
+        await eventually(lambda: not missing(), within=120)
+    except AssertionError as error:
+        raise AssertionError(f"nothing reached {missing()} while a call was {step}") from error
+
+
+def begins(run: Run) -> list[Event]:
+    return [event for event in run.history() if event["event"] == BEGAN]
+
+
+async def blocking_budget(run: Run, limit_usd: str) -> str:
+    """A Budget over all calls of the run; its path."""
+    name = f"of-{run.functions[0]}"
+    scope = {"selector": {"matchLabels": {"nodus.dev/function": run.functions[0]}}}
+    spec = {"limitUSD": limit_usd, "period": "Total", "action": "Block", "scope": scope}
+    answer = await run.clients[0].request("POST", BUDGETS, json={"metadata": {"name": name}, "spec": spec})
+    assert answer.status_code == 201, answer.text
+    return f"{BUDGETS}/{name}"
+
+
+@pytest.mark.case("C47")
+async def test_whoever_dies_between_two_writes_of_money_a_second_is_charged_once(cluster: Cluster) -> None:
+    """A worker is killed at 10 s of a call of 20 s, its end is told five times, and a process dies at each point."""
+    async with fault_run(cluster, seed=47, clients=1) as run:
+        await blocking_budget(run, "1")
+        [client] = run.clients
+        async with revived(cluster):
+            arm(cluster, "given")
+            waited = asyncio.create_task(client.make_and_wait(["billed"], BOUND_SECONDS))
+            await all_taken(cluster, "given")
+            [begun] = await eventually(lambda: begins(run), within=180)
+            half_seconds = KINDS["billed"].body["seconds"] / 2
+            await eventually(lambda: time.monotonic() - begun["at"] >= half_seconds, within=60)
+            arm(cluster, "lost")
+            cluster.signal_workers(signal.SIGKILL)
+            await eventually(lambda: len(begins(run)) == 2, within=180)
+            await all_taken(cluster, "lost")
+            arm(cluster, "ended")
+            assert await waited == ["Succeeded"]
+            await all_taken(cluster, "ended")
+        name = begun["call"]
+        document = (await client.request("GET", f"{ROOT}/functioncalls/{name}")).json()
+        audit = (await client.request("GET", f"{ROOT}/functioncalls/{name}/charges")).json()
+        assert await run.verdict() == []
+    status = document["status"]
+    assert status["recoveries"] == 1
+    assert audit["status"]["equal"] is True, audit
+    connection = await cluster.connect()
+    charges = [dict(row) for row in await connection.fetch(CHARGES, document["metadata"]["uid"])]
+    await connection.close()
+    assert len(charges) == 2, charges
+    seconds = [worker_seconds(charge["period_start"], charge["period_end"]) for charge in charges]
+    assert seconds[0] >= 10
+    assert seconds[1] >= 20
+    assert charges[0]["period_end"] <= charges[1]["period_start"]
+    assert [charge["amount_micro_usd"] for charge in charges] == [applied(charge) for charge in charges]
+    assert sum(charge["amount_micro_usd"] for charge in charges) == parse_money(status["costUSD"])
+
+
+def applied(charge: Mapping[str, Any]) -> int:
+    """The rule of docs/decisions/0024, once."""
+    lasted = worker_seconds(charge["period_start"], charge["period_end"])
+    return call_charge_micro_usd(lasted, charge["rate_micro_usd_per_hour"], charge["shares"])
