@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import structlog
 
+from activities.budgets import LimitsOfWorkers
 from activities.departures import Departures, attempt_input
 from activities.engine import Engine, EngineUnavailableError
 from activities.farewell import Farewell
@@ -72,21 +73,17 @@ class Autoscaler:
         settings: Settings,
         clock: Clock,
     ) -> None:
-        self._switches = switches
-        self._writer = writer
-        self._cache = cache
+        self._switches, self._settings, self._clock = switches, settings, clock
+        self._database, self._writer, self._cache = database, writer, cache
         self._engine = engine
-        self._departures = departures
-        self._farewell = farewell
+        self._departures, self._farewell = departures, farewell
         self._explainer = explainer
         self._redactor = redactor
-        self._settings = settings
-        self._clock = clock
-        self._database = database
         self._calls = CallQueries(database)
         self._workers = WorkerQueries(database)
         self._funding = FundingRules.from_settings(settings)
         self._placements = placements
+        self._limits = LimitsOfWorkers(database, writer, cache, clock)
         self._due: dict[Key, float] = {}
         self._memory: dict[str, PoolMemory] = {}
         self._not_before: dict[Key, float] = {}
@@ -286,6 +283,7 @@ class Autoscaler:
             capacity=look.capacity,
             funding=self._funding,
             demand=look.demand,
+            limits=await self._limits.opened(look.key) if look.capacity.rate_micro_usd_per_hour else (),
         )
         rows = await self._writer.write(StartWorkers(order))
         if rows:

@@ -7,10 +7,12 @@ reservations with what runs, which is due whenever it is looked at, so a crash c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from activities.chores import Chore
 from controlplane.clock import Clock
 from controlplane.ledger.budget_status import TellBudget
-from controlplane.ledger.limits import Limit, SpendingLimits, budget_limit
+from controlplane.ledger.limits import Documents, Limit, SpendingLimits, budget_limit
 from controlplane.ledger.reservations import (
     AddReservations,
     OpenLimit,
@@ -20,11 +22,35 @@ from controlplane.ledger.reservations import (
     running_unnoticed,
 )
 from controlplane.store.cache import ObjectCache
+from controlplane.store.contract import Key
 from controlplane.store.database import Database
 from controlplane.store.writer import Writer
 
 PER_TURN = 500
 """Calls in one commit."""
+
+
+class LimitsOfWorkers:
+    """What limits the workers of Functions, with a row for each, as their starts and renewals need it."""
+
+    def __init__(self, database: Database, writer: Writer, known: Documents, clock: Clock) -> None:
+        self._database = database
+        self._writer = writer
+        self._known = known
+        self._clock = clock
+        self._limits = SpendingLimits(known)
+
+    async def opened(self, function: Key) -> Sequence[Limit]:
+        """The limits of a Function's workers; where there are none it asks nothing."""
+        limits = self._limits.of_workers(function, self._known.get(function))
+        await self.open(limits)
+        return limits
+
+    async def open(self, limits: Sequence[Limit]) -> None:
+        """Make the rows of those limits that nobody has asked about yet."""
+        known = {limit.id: limit for limit in limits}
+        for limit_id in await limits_without_row(self._database, list(known)) if known else ():
+            await self._writer.write(OpenLimit(known[limit_id], self._clock.now()))
 
 
 class BudgetKeeper:
@@ -36,6 +62,7 @@ class BudgetKeeper:
         self._cache = cache
         self._clock = clock
         self._limits = SpendingLimits(cache)
+        self._of_workers = LimitsOfWorkers(database, writer, cache, clock)
         self.chores = (
             Chore("reconcile budgets", 5.0, self.reconcile),
             Chore("tell budgets", 2.0, self.tell),
@@ -46,9 +73,7 @@ class BudgetKeeper:
         limits = self._present_limits()
         if not limits:
             return
-        missing = await limits_without_row(self._database, list(limits))
-        for limit_id in missing:
-            await self._writer.write(OpenLimit(limits[limit_id], self._clock.now()))
+        await self._of_workers.open(list(limits.values()))
         more = True
         while more:
             ended = await ended_unnoticed(self._database, PER_TURN)

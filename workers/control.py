@@ -199,7 +199,7 @@ def _keepers(core: Core, funding: FundingRules) -> Sequence[Keeper]:
     database, writer, clock = core.database, core.writer, core.clock
     return (
         LedgerKeeper(database, writer, clock),
-        FundsKeeper(database, writer, funding, clock),
+        FundsKeeper(database, writer, core.cache, funding, clock),
         BudgetKeeper(database, writer, core.cache, clock),
         OfferingKeeper(database, writer, clock, core.placements.books),
         KeyUses(database, writer),

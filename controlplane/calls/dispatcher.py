@@ -33,6 +33,7 @@ from controlplane.clock import format_time_micro
 from controlplane.kinds.quotes import within_quote
 from controlplane.ledger.limits import Documents, Limit, SpendingLimits
 from controlplane.ledger.reservations import EndedDispatch, reservations_of
+from controlplane.ledger.worker_reservations import WorkerReservations
 from controlplane.settings import Settings
 from controlplane.store.contract import Document, Key, Tx
 
@@ -74,7 +75,7 @@ class Dispatcher:
     async def before_commit(self, tx: Tx, connection: Connection) -> None:
         """Finish what mutations put off, serve whoever can be served, and let the book be written."""
         self._gives = self._charges = False
-        if not tx.scratch("calls"):
+        if not tx.scratch("calls") and not tx.scratch("spending"):
             return
         book = CallBook.of(tx)
         while book.deferred:
@@ -122,16 +123,17 @@ class Dispatcher:
         limits = {uid: self._limits.of(wants[0].claimant.function_key) for uid, wants in demand.items()}
         touched = [limit for key in ended for limit in self._limits.of(key)]
         touched += [limit for found in limits.values() for limit in found]
-        beside = self._beside_calls(book)
+        beside, workers = self._beside_calls(book), WorkerReservations.of(tx)
         reservations = reservations_of(tx)
-        if touched or beside:
+        if touched or beside or workers.changed:
             dispatches = [each for found in ended.values() for each in found]
-            await reservations.open(connection, [*touched, *(limit for limit, _ in beside)], dispatches, beside)
+            touched += [*(limit for limit, _ in beside), *workers.limits]
+            reserve_for_workers = workers.write if workers.changed else None
+            await reservations.open(connection, touched, dispatches, beside, reserve_for_workers)
         return Funding(limits, reservations, self._settings)
 
     def _beside_calls(self, book: CallBook) -> list[tuple[Limit, int]]:
-        """What workers cost in this batch beyond their calls, by limit that covers their Function. It is not reserved:
-        it is counted, so that less is left for calls."""
+        """What workers cost in this batch beyond their calls, by limit that covers their Function."""
         return [
             (limit, micro_usd)
             for key, micro_usd in book.workers_cost.items()

@@ -17,19 +17,23 @@ from controlplane.calls.rows import CLAIMANT, AttemptRow, CallState, claimant_ro
 from controlplane.capacity.endings import WorkerEnd, is_platforms_fault
 from controlplane.capacity.pool import DrainReason
 from controlplane.ledger.accounts import BALANCE
+from controlplane.ledger.limits import Limit
 from controlplane.ledger.pricing import call_charge_micro_usd
+from controlplane.ledger.reservations import LIMIT_ROWS
 from controlplane.ledger.transfers import Basis, charge, record
 from controlplane.ledger.worker_accounts import (
     ACCOUNT,
     CallWork,
     FundingRules,
+    Needs,
     WorkerAccount,
     close_account,
     hold_next,
+    keep_reserved,
     present_account,
     save_account,
 )
-from controlplane.ledger.worker_costs import Life, Portion, Segment, Served, portions
+from controlplane.ledger.worker_costs import Life, Portion, Segment, Served, portions, whole_seconds, within
 from controlplane.machinery.quantities import format_money
 from controlplane.store.contract import Document, Key, Reads, Tx
 
@@ -96,13 +100,15 @@ class RenewFunds:
     no more. A worker that is leaving anyway keeps its old hold then.
     """
 
-    def __init__(self, key: Key, rules: FundingRules) -> None:
+    def __init__(self, key: Key, rules: FundingRules, limits: Sequence[Limit] = ()) -> None:
         self._key = key
         self._rules = rules
+        self._limits = limits
 
     def reads(self) -> Reads:
         uid = self._key.name
-        return Reads(loads=((ACCOUNT, uid), (CLAIMANT, uid), (BALANCE, self._key.org)))
+        limits = tuple((LIMIT_ROWS, limit.id) for limit in self._limits)
+        return Reads(loads=((ACCOUNT, uid), (CLAIMANT, uid), (BALANCE, self._key.org), *limits))
 
     def apply(self, tx: Tx) -> bool:
         account = present_account(tx, self._key.name)
@@ -117,12 +123,19 @@ class RenewFunds:
             return True
         running = [row for row in book.see(held) if row.state is CallState.RUNNING and row.attempt == account.uid]
         begun = [row.started_at for row in running if row.started_at is not None]
-        account, _ = _charge(tx, account, attempt, self._rules, in_hand=begun)
+        account, settled = _charge(tx, account, attempt, self._rules, in_hand=begun)
         rate = account.rate_micro_usd_per_hour
         accrued = sum(call_charge_micro_usd(_lived_seconds(start, tx.now), rate, account.shares) for start in begun)
-        held_next = hold_next(tx, account, self._rules, accrued)
+        needs = Needs(
+            limits=self._limits,
+            accrued_micro_usd=accrued,
+            charged_micro_usd=sum(portion.amount_micro_usd for portion in settled),
+            start_seconds=_start_seconds(account, attempt, tx.now),
+        )
+        held_next = hold_next(tx, account, self._rules, needs)
         if held_next is None:
             # Asked again after a window: the money may have come while it finishes its calls.
+            account = keep_reserved(tx, account, self._limits)
             held_next = replace(account, look_at=tx.now + self._rules.window)
             if not attempt.draining:
                 book.patch_attempt(attempt, draining=True, drain_reason=DrainReason.UNFUNDED, drained_at=tx.now)
@@ -181,6 +194,8 @@ def _charge(
         at_fault=end is not None and end.at_fault,
         teardown_seconds_max=rules.teardown_seconds_max,
     )
+    if account.limited:
+        settled = within(settled, account.terms, account.reserved_micro_usd)
     number = account.settlements + 1
     for portion in settled:
         _record(tx, account, number, portion)
@@ -192,7 +207,13 @@ def _charge(
         settled_call_seconds=max(served.settled_call_seconds, served.call_seconds),
         idle_micro_usd=account.idle_micro_usd + sum(portion.amount_micro_usd for portion in running),
     )
-    return account, settled
+    charged = sum(portion.amount_micro_usd for portion in settled)
+    return replace(account, reserved_micro_usd=max(0, account.reserved_micro_usd - charged)), settled
+
+
+def _start_seconds(account: WorkerAccount, attempt: AttemptRow, now: datetime) -> int:
+    """How long its start has taken, which is charged at its end."""
+    return 0 if account.started_at is None else whole_seconds(account.started_at, attempt.ready_at or now)
 
 
 def _lived_seconds(begun: datetime, now: datetime) -> int:

@@ -19,7 +19,9 @@ from controlplane.identity.tokens import REVOKE_ATTEMPT
 from controlplane.ids import new_uid
 from controlplane.kinds.quotes import within_quote
 from controlplane.ledger.accounts import BALANCE
+from controlplane.ledger.limits import Limit
 from controlplane.ledger.pricing import WorkerPrice
+from controlplane.ledger.reservations import LIMIT_ROWS
 from controlplane.ledger.worker_accounts import FundingRules, WorkerAccount, open_account
 from controlplane.limits.worker_quotas import WORKER_QUOTAS, WorkerRoom, amounts_of, project_key
 from controlplane.machinery.kind import API_VERSION
@@ -85,6 +87,8 @@ class StartOrder:
     funding: FundingRules
     demand: Demand = NO_DEMAND
     """What each takes of quotas."""
+    limits: Sequence[Limit] = ()
+    """Of spending, that cover these workers; each has a row."""
 
 
 class StartWorkers:
@@ -111,6 +115,7 @@ class StartWorkers:
         ]
         if order.capacity.rate_micro_usd_per_hour:
             loads.append((BALANCE, order.function_key.org))
+            loads += [(LIMIT_ROWS, limit.id) for limit in order.limits]
         return Reads(keys=(order.function_key, *objects), loads=loads)
 
     def apply(self, tx: Tx) -> list[WorkerRow]:
@@ -158,7 +163,7 @@ class StartWorkers:
             funded_until=tx.now,
             look_at=tx.now,
         )
-        return open_account(tx, account, order.funding)
+        return open_account(tx, account, order.funding, order.limits)
 
     def _price(self, function: Document) -> WorkerPrice:
         """What a worker costs, to a Function that may be bound to a quote."""

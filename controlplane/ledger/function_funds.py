@@ -7,6 +7,7 @@ asks none.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -41,7 +42,7 @@ class SegmentSum:
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionFunds:
-    """How a Function is funded now."""
+    """How a Function is funded now: what may still be held or reserved, of whatever has least."""
 
     held_micro_usd: int = 0
     funded_until: datetime | None = None
@@ -88,6 +89,13 @@ async def function_funds(
     )
     holds = {record["function_uid"]: record for record in held}
     available = {record["key"]: balance_of(dict(record)).holdable_micro_usd for record in balances}
+    scarce = {
+        uid: _scarcer(
+            (available[org], rules.least_micro_usd(rates[uid])),
+            (left[uid], rules.least_reserved_micro_usd(rates[uid])),
+        )
+        for uid, org in orgs.items()
+    }
     segments: dict[str, dict[str, SegmentSum]] = {}
     for record in sums:
         segments.setdefault(record["function_uid"], {})[record["segment"]] = segment_sum(record)
@@ -95,17 +103,17 @@ async def function_funds(
         uid: FunctionFunds(
             held_micro_usd=holds[uid]["held_micro_usd"] if uid in holds else 0,
             funded_until=holds[uid]["funded_until"] if uid in holds else None,
-            needed_micro_usd=rules.least_micro_usd(rates[uid]),
-            available_micro_usd=_least(available[org], left[uid]),
+            needed_micro_usd=scarce[uid][1],
+            available_micro_usd=scarce[uid][0],
             segments=segments.get(uid, {}),
         )
-        for uid, org in orgs.items()
+        for uid in orgs
     }
 
 
-def _least(*amounts: int | None) -> int | None:
-    """The least of those that limit something."""
-    return min((amount for amount in amounts if amount is not None), default=None)
+def _scarcer(*funds: tuple[int | None, int]) -> tuple[int | None, int]:
+    """Of what is available and what of it one more worker needs, that which suffices for fewest."""
+    return min(funds, key=lambda fund: math.inf if fund[0] is None or not fund[1] else fund[0] // fund[1])
 
 
 def segment_sum(record: Any) -> SegmentSum:  # noqa: ANN401 - a driver row

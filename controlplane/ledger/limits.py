@@ -95,10 +95,14 @@ class SpendingLimits:
         """What limits the Function at this key, as its document is known here."""
         return self.of_function(key, self.documents.get(key))
 
+    def of_workers(self, key: Key, function: Document | None) -> list[Limit]:
+        """Those that cover all work of the Function, and so its workers themselves."""
+        labels = (function or {}).get("metadata", {}).get("labels") or {}
+        return [limit for limit in self.of_function(key, function) if limit.covers(labels)]
+
     def blocking(self, key: Key, function: Document) -> list[Limit]:
-        """Those that block all work of the Function when they are reached."""
-        labels = function["metadata"].get("labels") or {}
-        return [limit for limit in self.of_function(key, function) if limit.blocks and limit.covers(labels)]
+        """Those of them that block when they are reached."""
+        return [limit for limit in self.of_workers(key, function) if limit.blocks]
 
     def budgets(self) -> list[Limit]:
         """All Budgets; those that go away are forgotten."""

@@ -10,7 +10,7 @@ What a process did before it heard of a new Budget is found later (`activities/b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -51,8 +51,18 @@ SELECT c.uid, c.dispatches, c.reserved_micro_usd FROM (
 ) AS c WHERE c.org = $2 $running
 """
 
+# What workers reserve for themselves is in their accounts (`worker_reservations.py`); it has the number of no dispatch.
+_WORKERS = """
+SELECT c.uid, 0 AS dispatches, c.reserved_micro_usd FROM (
+    SELECT w.*, COALESCE(o.labels, '{}') AS labels
+    FROM worker_accounts w LEFT JOIN objects o ON o.kind = 'Function' AND o.org = w.org COLLATE "C"
+        AND o.project = w.project COLLATE "C" AND o.name = w.function COLLATE "C" AND o.uid = w.function_uid
+    WHERE w.reserved_micro_usd > 0
+) AS c WHERE c.org = $2 $running
+"""
+
 _OPEN = f"""
-WITH running AS ({_RUNNING}), opened AS (
+WITH running AS ({_RUNNING} UNION ALL {_WORKERS}), opened AS (
     INSERT INTO spending_limits
         (id, org, blocks, limit_micro_usd, period_start, period_end, spent_micro_usd, held_micro_usd)
     SELECT $1, $2, $3, $4, $5, $6, (
@@ -132,9 +142,10 @@ class Reservations:
         limits: Iterable[Limit],
         ended: Sequence[EndedDispatch],
         beside: Sequence[tuple[Limit, int]] = (),
+        reserve_for_workers: Callable[[Connection], Awaitable[None]] | None = None,
     ) -> None:
-        """Read what these limits have left, once the dispatches that ended in this batch gave theirs back and what
-        its workers cost `beside` them was counted.
+        """Read what these limits have left, once the dispatches that ended in this batch gave theirs back, what its
+        workers cost `beside` them was counted and what they reserve for themselves was written.
 
         Limits without a row get one first, while the database still shows what ended as running: so it is in.
         """
@@ -150,7 +161,9 @@ class Reservations:
             await settle(connection, ended)
         for limit, micro_usd in beside:
             await connection.execute(_SPEND, limit.id, micro_usd)
-        if ended or beside or due or len(rows) < len(self._limits):
+        if reserve_for_workers is not None:
+            await reserve_for_workers(connection)
+        if ended or beside or due or reserve_for_workers is not None or len(rows) < len(self._limits):
             rows = {row["id"]: row for row in await connection.fetch(_ROWS, list(self._limits))}
         for limit in self._limits.values():
             row = rows[limit.id]
@@ -285,8 +298,9 @@ _ENDED_UNNOTICED = """
 SELECT r.call_uid, r.dispatch, COALESCE(max(t.amount_micro_usd), 0)::bigint AS cost_micro_usd
 FROM spending_reservations r
 LEFT JOIN calls c ON c.uid = r.call_uid AND c.state = 'running' AND c.dispatches = r.dispatch
+LEFT JOIN worker_accounts w ON w.uid = r.call_uid
 LEFT JOIN ledger_transfers t ON t.id = 'charge/' || r.call_uid || '/' || r.dispatch
-WHERE c.uid IS NULL GROUP BY 1, 2 LIMIT $1
+WHERE c.uid IS NULL AND w.uid IS NULL GROUP BY 1, 2 LIMIT $1
 """
 
 _RUNNING_UNNOTICED = f"""

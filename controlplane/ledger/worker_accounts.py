@@ -7,15 +7,17 @@ opens accounts, `calls/worker_settlement.py` settles, renews and closes them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from controlplane.ledger.holds import HoldOrder, holdable, place, release
+from controlplane.ledger.limits import Limit
 from controlplane.ledger.pricing import SECONDS_PER_HOUR, call_charge_micro_usd
 from controlplane.ledger.transfers import Subject
 from controlplane.ledger.worker_costs import Terms
+from controlplane.ledger.worker_reservations import WorkerReservations
 from controlplane.settings import Settings
 from controlplane.store.contract import Key, Loader, Tx
 from controlplane.store.database import Database
@@ -33,6 +35,11 @@ class FundingRules:
     def least_micro_usd(self, rate_micro_usd_per_hour: int) -> int:
         """The smallest hold with which a worker of this rate starts."""
         return hold_micro_usd(rate_micro_usd_per_hour, self.hold_seconds_min)
+
+    def least_reserved_micro_usd(self, rate_micro_usd_per_hour: int) -> int:
+        """The least that it reserves of limits of spending: that, and its stop."""
+        start_and_stop = start_and_stop_micro_usd(rate_micro_usd_per_hour, self)
+        return self.least_micro_usd(rate_micro_usd_per_hour) + start_and_stop
 
     @property
     def window(self) -> timedelta:
@@ -87,12 +94,18 @@ class WorkerAccount:
     hold: int = 0
     """The number of its present hold."""
     held_micro_usd: int = 0
+    reserved_micro_usd: int = 0
+    """Of each limit of spending that covers it: the most that it may still be charged for itself where one blocks."""
     funded_until: datetime
     look_at: datetime
     hold_open: bool = True
     """Whether nothing has ended that hold yet."""
     drained_at: datetime | None = None
     """When the worker was asked to go."""
+    limits: Sequence[str] = ()
+    """Ids of the limits of which it reserves."""
+    limited: bool = False
+    """Whether one of them blocks."""
 
     @property
     def terms(self) -> Terms:
@@ -129,16 +142,22 @@ class WorkerAccount:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> WorkerAccount:
         """The account in a row of `ACCOUNT`."""
-        return cls(**{field.name: record[field.name] for field in fields(cls)})
+        found = {field.name: record[field.name] for field in fields(cls)}
+        return cls(**{**found, "limits": tuple(record["limits"])})
 
 
-_LOADED = frozenset({"hold_open", "drained_at"})
+_LOADED = frozenset({"hold_open", "drained_at", "limits", "limited"})
 _COLUMNS = tuple(field.name for field in fields(WorkerAccount) if field.name not in _LOADED)
 
 ACCOUNT = Loader(
     "worker account",
     """
-SELECT w.uid AS key, w.*, a.drained_at, e.id IS NULL AS hold_open FROM worker_accounts w
+SELECT w.uid AS key, w.*, a.drained_at, e.id IS NULL AS hold_open, r.limits, r.limited FROM worker_accounts w
+CROSS JOIN LATERAL (
+    SELECT COALESCE(array_agg(s.limit_id), '{}') AS limits, COALESCE(bool_or(l.blocks), false) AS limited
+    FROM spending_reservations s JOIN spending_limits l ON l.id = s.limit_id
+    WHERE s.call_uid = w.uid AND s.dispatch = 0
+) AS r
 LEFT JOIN attempts a ON a.uid = w.uid
 LEFT JOIN ledger_transfers e ON e.id = 'end/hold/' || w.uid || '/' || w.hold
 WHERE w.uid = ANY($1::text[])
@@ -163,7 +182,7 @@ INSERT INTO worker_accounts ({", ".join(_COLUMNS)}) VALUES ({", ".join(f"${n}" f
 
 _SETTLED = (
     "settlements", "settled_seconds", "settled_call_seconds", "idle_micro_usd", "hold", "held_micro_usd",
-    "funded_until", "look_at",
+    "reserved_micro_usd", "funded_until", "look_at",
 )  # fmt: skip
 _SAVE = f"""
 UPDATE worker_accounts SET {", ".join(f"{name} = ${n}" for n, name in enumerate(_SETTLED, 2))} WHERE uid = $1
@@ -171,7 +190,7 @@ UPDATE worker_accounts SET {", ".join(f"{name} = ${n}" for n, name in enumerate(
 
 # The same as `WorkerAccount.is_due`. There is a row for each worker that lives, so all may be looked at.
 _DUE = """
-SELECT uid, org, project FROM worker_accounts
+SELECT uid, org, project, function FROM worker_accounts
 WHERE look_at <= $1 OR (call_seconds - settled_call_seconds) * rate_micro_usd_per_hour > held_micro_usd * 3600 * shares
 ORDER BY look_at LIMIT $2
 """
@@ -206,12 +225,12 @@ def present_account(tx: Tx, uid: str) -> WorkerAccount | None:
     return known[uid]
 
 
-def open_account(tx: Tx, account: WorkerAccount, rules: FundingRules) -> bool:
+def open_account(tx: Tx, account: WorkerAccount, rules: FundingRules, limits: Sequence[Limit]) -> bool:
     """Open an account with its first hold; False, and nothing written, where the money does not reach for one.
 
-    Reads `BALANCE` of its organisation.
+    `limits` are those that cover the worker. Reads `BALANCE` of its organisation and `LIMIT_ROWS` of them.
     """
-    held = hold_next(tx, account, rules)
+    held = hold_next(tx, account, rules, Needs(limits=limits))
     if held is None:
         return False
     tx.execute(_OPEN, [getattr(held, name) for name in _COLUMNS])
@@ -228,32 +247,51 @@ def save_account(tx: Tx, account: WorkerAccount) -> None:
 def close_account(tx: Tx, account: WorkerAccount) -> None:
     """Release what it still holds and drop it."""
     _release(tx, account)
+    _reserve(tx, account, (), 0)
     tx.execute("DELETE FROM worker_accounts WHERE uid = $1", [account.uid])
     tx.scratch("worker accounts")[account.uid] = None
 
 
-def hold_next(tx: Tx, account: WorkerAccount, rules: FundingRules, accrued_micro_usd: int = 0) -> WorkerAccount | None:
-    """The account with a hold for its next window in place of the present one; None, and nothing written, where the
-    money does not reach for the shortest. Where it reaches for less than a whole window, less is held.
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What a worker must be able to pay beside its next window."""
 
-    `accrued_micro_usd` is what calls in its hands have taken and are charged for when they end: it is held as well.
+    limits: Sequence[Limit]
+    """Those that cover it now."""
+    accrued_micro_usd: int = 0
+    """What calls in its hands have taken and are charged for when they end: it is held as well."""
+    charged_micro_usd: int = 0
+    """Charged for it in this transaction: limits that reserved nothing for it have so much less."""
+    start_seconds: int = 0
+    """Of its start, which is charged at its end."""
 
-    Reads `BALANCE` of its organisation.
+
+def hold_next(tx: Tx, account: WorkerAccount, rules: FundingRules, needs: Needs) -> WorkerAccount | None:
+    """The account with a hold for its next window in place of the present one, and with as much reserved of the limits
+    that cover it; None, and nothing written, where the money does not reach for the shortest. Where it reaches for less
+    than a whole window, less is held.
+
+    Reads `BALANCE` of its organisation and `LIMIT_ROWS` of the limits.
     """
     rate, most = account.rate_micro_usd_per_hour, holdable(tx, account.org)
-    seconds = rules.hold_seconds
+    seconds, around = rules.hold_seconds, start_and_stop_micro_usd(rate, rules, needs.start_seconds)
     if most is not None:
-        own = account.held_micro_usd if account.hold_open else 0
-        seconds = min(seconds, (most + own - accrued_micro_usd) * SECONDS_PER_HOUR // rate)
+        most += account.held_micro_usd if account.hold_open else 0
+        seconds = min(seconds, (most - needs.accrued_micro_usd) * SECONDS_PER_HOUR // rate)
+    if needs.limits:
+        own = dict.fromkeys(account.limits, account.reserved_micro_usd)
+        room = WorkerReservations.of(tx).room(tx, needs.limits, own, -needs.charged_micro_usd)
+        if room is not None:
+            seconds = min(seconds, (room - around) * SECONDS_PER_HOUR // rate)
     if seconds < rules.hold_seconds_min:
         return None
     _release(tx, account)
     window = timedelta(seconds=seconds)
     held = replace(
-        account,
+        _reserve(tx, account, needs.limits, hold_micro_usd(rate, seconds) + around),
         hold=account.hold + 1,
         hold_open=True,
-        held_micro_usd=hold_micro_usd(rate, seconds) + accrued_micro_usd,
+        held_micro_usd=hold_micro_usd(rate, seconds) + needs.accrued_micro_usd,
         funded_until=tx.now + window,
         look_at=tx.now + window - timedelta(seconds=min(rules.renew_seconds, seconds // 2)),
     )
@@ -269,10 +307,36 @@ def hold_next(tx: Tx, account: WorkerAccount, rules: FundingRules, accrued_micro
     return held
 
 
-async def due_accounts(database: Database, now: datetime, limit: int) -> list[Key]:
-    """The Attempts whose holds are to be renewed now, the most urgent first."""
-    records = await database.fetch(_DUE, now, limit)
-    return [Key("Attempt", record["org"], record["project"], record["uid"]) for record in records]
+def keep_reserved(tx: Tx, account: WorkerAccount, limits: Sequence[Limit]) -> WorkerAccount:
+    """The account with no more reserved than what is left of its present window, of these limits."""
+    return _reserve(tx, account, [limit for limit in limits if limit.id in account.limits], account.reserved_micro_usd)
+
+
+def start_and_stop_micro_usd(rate_micro_usd_per_hour: int, rules: FundingRules, start_seconds: int = 0) -> int:
+    """What is reserved for a worker beside its window: its start so far, which is charged at its end, and its stop."""
+    return hold_micro_usd(rate_micro_usd_per_hour, start_seconds) + hold_micro_usd(
+        rate_micro_usd_per_hour, rules.teardown_seconds_max
+    )
+
+
+async def due_accounts(database: Database, now: datetime, limit: int) -> list[tuple[Key, Key]]:
+    """The Attempts whose holds are to be renewed now, the most urgent first, each with its Function."""
+    return [
+        (Key("Attempt", org, project, uid), Key("Function", org, project, function))
+        for uid, org, project, function in await database.fetch(_DUE, now, limit)
+    ]
+
+
+def _reserve(tx: Tx, account: WorkerAccount, limits: Sequence[Limit], micro_usd: int) -> WorkerAccount:
+    """Let the worker reserve that much of these limits and of no others."""
+    if limits or account.limits:
+        WorkerReservations.of(tx).keep(account.uid, limits, account.limits, account.reserved_micro_usd, micro_usd)
+    return replace(
+        account,
+        reserved_micro_usd=micro_usd,
+        limits=tuple(limit.id for limit in limits),
+        limited=any(limit.blocks for limit in limits),
+    )
 
 
 def _release(tx: Tx, account: WorkerAccount) -> None:

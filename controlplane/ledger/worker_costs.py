@@ -10,11 +10,12 @@ docs/decisions/0027 says who pays what; `calls/worker_settlement.py` applies it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from controlplane.ledger.pricing import call_charge_micro_usd
+from controlplane.ledger.pricing import SECONDS_PER_HOUR, call_charge_micro_usd
 
 _SECOND = timedelta(seconds=1)
 
@@ -104,6 +105,33 @@ def portions(terms: Terms, life: Life, served: Served, *, at_fault: bool, teardo
         paid = 0 if at_fault else min(ended - running_until, teardown_seconds_max)
         found.append(_overhead(terms, life, Segment.TEARDOWN, running_until, ended, paid))
     return [portion for portion in found if portion.seconds or portion.covered_seconds]
+
+
+def within(found: Sequence[Portion], terms: Terms, most_micro_usd: int) -> list[Portion]:
+    """The same portions charged with no more than that together, oldest first; the platform pays the rest."""
+    cut, left_micro_usd = [], most_micro_usd
+    for portion in found:
+        if portion.amount_micro_usd > left_micro_usd:
+            portion = _cut(portion, terms, left_micro_usd)
+        left_micro_usd -= portion.amount_micro_usd
+        cut.append(portion)
+    return cut
+
+
+def _cut(portion: Portion, terms: Terms, most_micro_usd: int) -> Portion:
+    """The portion with as many whole seconds charged as that pays for."""
+    rate, shares = terms.rate_micro_usd_per_hour, portion.shares
+    paid_seconds = min(portion.charged_seconds, most_micro_usd * SECONDS_PER_HOUR * shares // rate)
+    charged = replace(
+        portion,
+        charged_seconds=paid_seconds,
+        amount_micro_usd=call_charge_micro_usd(paid_seconds, rate, shares),
+    )
+    if portion.segment is Segment.RUNNING:
+        return charged  # Its seconds are the worker's, whatever its places are charged.
+    return replace(
+        charged, seconds=paid_seconds, covered_seconds=portion.covered_seconds + portion.seconds - paid_seconds
+    )
 
 
 def _cuts(life: Life, settled_seconds: int) -> tuple[int, int, int]:

@@ -46,12 +46,14 @@ class LedgerTransferRow(SQLModel, table=True):
     __tablename__ = "ledger_transfers"
     __table_args__ = (
         CheckConstraint(
-            "kind IN ('charge', 'grant', 'refund', 'hold', 'post', 'void', 'expire')", name="ledger_transfers_kind"
+            "kind IN ('charge', 'grant', 'refund', 'hold', 'post', 'void', 'expire', 'lapse')",
+            name="ledger_transfers_kind",
         ),
         # One row has both sides and one amount, so it balances; and no money passes from one organisation to another.
         CheckConstraint(
             "debit = CASE kind WHEN 'grant' THEN 'grants' WHEN 'refund' THEN 'revenue' ELSE 'credits' END || '/' "
-            "|| org AND credit = CASE WHEN kind IN ('grant', 'refund') THEN 'credits' ELSE 'revenue' END || '/' || org",
+            "|| org AND credit = CASE WHEN kind = 'lapse' THEN 'grants' WHEN kind IN ('grant', 'refund') "
+            "THEN 'credits' ELSE 'revenue' END || '/' || org",
             name="ledger_transfers_sides",
         ),
         CheckConstraint(
@@ -62,7 +64,10 @@ class LedgerTransferRow(SQLModel, table=True):
             "(refers_to IS NOT NULL) = (kind IN ('refund', 'post', 'void', 'expire'))",
             name="ledger_transfers_refers",
         ),
-        CheckConstraint("(expires_at IS NOT NULL) = (kind = 'hold')", name="ledger_transfers_expiry"),
+        CheckConstraint(
+            "CASE kind WHEN 'hold' THEN expires_at IS NOT NULL WHEN 'grant' THEN true ELSE expires_at IS NULL END",
+            name="ledger_transfers_expiry",
+        ),
         Index("ledger_transfers_seq", "seq", unique=True),
         Index("ledger_transfers_time", "org", "created_at"),
         Index("ledger_transfers_subject", "subject_uid", postgresql_where=text("subject_uid IS NOT NULL")),
@@ -75,6 +80,7 @@ class LedgerTransferRow(SQLModel, table=True):
             postgresql_where=text("kind IN ('post', 'void', 'expire')"),
         ),
         Index("ledger_transfers_workers", "function_uid", "seq", postgresql_where=text("segment IS NOT NULL")),
+        Index("ledger_transfers_grants", "org", "seq", postgresql_where=text("kind IN ('grant', 'lapse')")),
         Index("ledger_transfers_refunded", "refers_to", postgresql_where=text("kind = 'refund'")),
     )
 

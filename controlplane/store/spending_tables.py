@@ -28,7 +28,7 @@ class SpendingLimitRow(SQLModel, table=True):
 
 
 class SpendingReservationRow(SQLModel, table=True):
-    """The most that a dispatch which runs may cost, reserved of one limit."""
+    """The most that a dispatch which runs may cost, reserved of one limit; or a worker itself, with dispatch 0."""
 
     __tablename__ = "spending_reservations"
     __table_args__ = (Index("spending_reservations_limit", "limit_id"),)

@@ -44,6 +44,7 @@ class WorkerAccountRow(SQLModel, table=True):
     idle_micro_usd: int = Field(sa_column=bigint_column(default="0"))
     hold: int = Field(sa_column=bigint_column(default="0"))
     held_micro_usd: int = Field(sa_column=bigint_column(default="0"))
+    reserved_micro_usd: int = Field(sa_column=bigint_column(default="0"))
     funded_until: datetime = Field(sa_column=time_column())
     # When a controller must renew the hold.
     look_at: datetime = Field(sa_column=time_column())
