@@ -65,6 +65,7 @@ _HAVE_PREFIXES = {PrincipalKind.USER, PrincipalKind.SERVICE_ACCOUNT}
 _DENIALS = {401, 403}
 """What is told of any request: somebody tried what they may not."""
 _HTTP_ERROR = 400
+"""Statuses from here on are refusals."""
 
 
 @dataclass(frozen=True, kw_only=True)

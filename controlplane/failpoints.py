@@ -43,6 +43,7 @@ FAILPOINTS: Mapping[str, str] = MappingProxyType(
         "funds-renewed": "A worker holds its next window, or is to go and was not told. The next look tells it.",
         "load-observed": "A Function's status is older than its tallies. The next look writes it.",
         "function-forgotten": "A Function without calls and tallies is still there. The next visit removes it.",
+        "audit-released": "A checkpoint covers old audit events that are still there. The next look deletes them.",
         "warm-opened": "A user, a folder and a group are held for a worker that never came to be. The next start of "
         "the node takes them back.",
         "warm-made": "A worker waits and no pool knows of it. The kernel ends it with its node.",

@@ -1,4 +1,4 @@
-"""The operator's command: `python -m workers up|api|control|node|init|health|ledger|admin|switches|quotas`.
+"""The operator's command: `python -m workers up|api|control|node|init|health|ledger|admin|audit|switches|quotas`.
 
 Each command imports only what it runs, since a process should not pay for the others' libraries.
 """
@@ -107,6 +107,15 @@ def admin(context: typer.Context) -> None:
         from workers.admin import app as commands
 
     commands(context.args, prog_name="python -m workers admin")
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
+def audit(context: typer.Context) -> None:
+    """Look after the audit log: verify, head."""
+    with loading():
+        from workers.audit import app as commands
+
+    commands(context.args, prog_name="python -m workers audit")
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})

@@ -21,6 +21,7 @@ from temporalio.worker import Worker
 
 from activities.apps import AppKeeper
 from activities.attempts import AttemptActivities
+from activities.audit_keeper import AuditKeeper
 from activities.autoscaler import Autoscaler
 from activities.budgets import BudgetKeeper
 from activities.calls import CallActivities
@@ -203,6 +204,7 @@ def _keepers(core: Core, funding: FundingRules) -> Sequence[Keeper]:
         BudgetKeeper(database, writer, core.cache, clock),
         OfferingKeeper(database, writer, clock, core.placements.books),
         KeyUses(database, writer),
+        AuditKeeper(database, writer, core.settings, clock),
         Retention(
             database=database,
             cache=core.cache,
