@@ -15,9 +15,10 @@ from typing import Any
 
 from starlette.types import Scope
 
-from api.deps import CREDENTIAL, PRINCIPAL, REQUEST_ID, Deps
+from api.deps import CREDENTIAL, LOGIN_PATHS, PRINCIPAL, REQUEST_ID, Deps
+from api.errors import from_http_status
 from controlplane.audit.entries import Actor, ActorKind
-from controlplane.audit.requests import AuditedRequest
+from controlplane.audit.requests import AUDITED, AuditedRequest
 from controlplane.errors import ApiError
 from controlplane.identity.api_keys import PREFIX_LENGTH
 from controlplane.identity.bootstrap import FIRST_ORG
@@ -34,7 +35,6 @@ REFUSAL = "nodus.refusal"
 """Key of the ApiError that is answered, in the ASGI scope."""
 
 _ROOT = ["", "apis", *API_VERSION.split("/")]
-_LOGINS = "/auth/"
 _READS = {"GET", "HEAD", "OPTIONS"}
 _VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
@@ -73,10 +73,17 @@ class Described:
     """A request as the audit log sees it."""
 
     request: AuditedRequest
-    is_change: bool
+    is_change: bool = False
     """Whether it asks for a change, so that every refusal of it counts."""
+    is_login: bool = False
+    """Whether it may make a key. Programs ask again and again whether somebody has approved, which nobody is told."""
     is_told: bool = False
-    """Whether an event is due although it changes no object: a login, a read of Secrets."""
+    """Whether an event is due although it changes nothing: a read of Secrets."""
+
+    @property
+    def writes(self) -> AuditedRequest | None:
+        """The request whose changes leave events, None for one of which nothing is told but a denial."""
+        return self.request if self.is_change or self.is_login else None
 
 
 class Auditing:
@@ -93,9 +100,10 @@ class Auditing:
             actor=_NOBODY, verb="", request_id=scope[REQUEST_ID], source=(scope.get("client") or ("",))[0]
         )
         if steps[: len(_ROOT)] != _ROOT or len(steps) == len(_ROOT):
-            request.verb, request.name = _VERBS.get(method, (method.lower(),) * 2)[1], path
-            is_login = path.startswith(_LOGINS) and method not in _READS
-            return Described(request=request, is_change=is_login, is_told=is_login)
+            is_login = path in LOGIN_PATHS and method not in _READS
+            request.verb = "login" if is_login else _VERBS.get(method, (method.lower(),) * 2)[1]
+            request.written_kind, request.name = API_KEY.kind if is_login else "", path
+            return Described(request=request, is_login=is_login)
         plural = self._address(request, steps[len(_ROOT) :])
         request.verb = _VERBS.get(method, (method.lower(),) * 2)[bool(request.name)]
         request.written_kind = _MADE_BELOW.get((plural, request.subresource), request.kind)
@@ -133,21 +141,31 @@ class Auditing:
         if not is_due or (request.recorded and (status < _HTTP_ERROR or request.verb != "deletecollection")):
             return
         refusal = scope.get(REFUSAL)
-        reason = refusal.reason.row.wire if isinstance(refusal, ApiError) else "Allowed"
-        if status >= _HTTP_ERROR and refusal is None:
-            reason = "InternalError"
+        reason = "Allowed"
+        if status >= _HTTP_ERROR:
+            error = refusal if isinstance(refusal, ApiError) else from_http_status(status, "", "", ())
+            reason = error.reason.row.wire
         self._deps.audit.add(request.entry(self._deps.clock.now(), status, reason))
 
 
 def actor_of(scope: Scope) -> Actor:
     """Who was found to have sent a request; the key's prefix is what its APIKey shows of it."""
     caller: Any = scope.get(PRINCIPAL)
-    if not isinstance(caller, Principal):
-        return _NOBODY
+    return _actor(caller, scope[CREDENTIAL]) if isinstance(caller, Principal) else _NOBODY
+
+
+def acts_as(person: Principal) -> None:
+    """Let what the present request changes from now on be told of this person, who approved it elsewhere."""
+    request = AUDITED.get()
+    if request is not None:
+        request.actor = _actor(person, b"")
+
+
+def _actor(caller: Principal, credential: bytes) -> Actor:
     name = caller.label if caller.account is None else "/".join((*sorted(caller.projects), caller.account))
     prefix = ""
     if caller.kind in _HAVE_PREFIXES:
-        token = scope[CREDENTIAL].partition(b" ")[2].strip().decode("latin-1")
+        token = credential.partition(b" ")[2].strip().decode("latin-1")
         prefix = token[:PREFIX_LENGTH] if token.startswith(API_KEY_PREFIX) else ""
     return Actor(kind=_ACTOR_KINDS[caller.kind], org=caller.org or FIRST_ORG, name=name, key_prefix=prefix)
 

@@ -22,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from api.auditing import acts_as
 from api.bodies import read_body
 from api.deps import origin_of
 from api.login_pages import LoginDeps, address_of
@@ -159,6 +160,7 @@ class LoginRoutes:
             "expirationTime": format_time(ends),
         }
         body = {"metadata": {"generateName": f"{_name(asking)}-"}, "spec": spec}
+        acts_as(person)
         answer = await self._deps.creator.create(API_KEY, "", body, person, CreateOptions(keyed=keyed))
         made = orjson.loads(answer.body)
         if answer.status >= 400:

@@ -77,7 +77,7 @@ class Edge:
             scope["path"] = path = path.rstrip("/")
         described = self._auditing.described(scope, path)
         # Each request runs in a context of its own, or takes this one over from the last request of its connection.
-        AUDITED.set(described.request if described.is_change else None)
+        AUDITED.set(described.writes)
         try:
             if "\0" in path or b"%00" in scope["query_string"]:
                 # No name, selector or key holds one, and PostgreSQL's text cannot.

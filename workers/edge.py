@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from api.app import create_app
+from api.audit_events import AuditEventRoutes
 from api.billing import BillingRoutes
 from api.blobs import BlobRoutes
 from api.calls import ViewRoutes
@@ -27,6 +28,7 @@ from api.node import NodeRoutes
 from api.node_images import NodeImageRoutes
 from api.service_accounts import ServiceAccountRoutes
 from api.streams import Streams
+from controlplane.audit.reading import AuditLog
 from controlplane.audit.refusals import AuditQueue
 from controlplane.calls.cancels import WaitingCancels
 from controlplane.calls.dispatcher import Dispatcher
@@ -121,7 +123,10 @@ def _deps(core: Core, cancels: WaitingCancels) -> Deps:
             **ServiceAccountRoutes(core.resources, core.clock).subresources(),
             **billing.subresources(),
         },
-        derived=billing.derived(),
+        derived={
+            **billing.derived(),
+            **AuditEventRoutes(AuditLog(core.database), core.settings, core.clock).derived(),
+        },
         routes=[
             *BlobRoutes(core.blobs, core.resources.admission.require_project, core.settings).routes(),
             *_node_routes(core, news).routes(),

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from controlplane.kinds.api_key import API_KEY
 from controlplane.kinds.app import APP
 from controlplane.kinds.attempt import ATTEMPT
+from controlplane.kinds.audit_event import AUDIT_EVENT
 from controlplane.kinds.billing_account import BILLING_ACCOUNT, TOP_UP
 from controlplane.kinds.budget import BUDGET
 from controlplane.kinds.event import EVENT
@@ -49,6 +50,7 @@ _ROWS = (
     TOP_UP,
     TRANSACTION,
     USAGE_RECORD,
+    AUDIT_EVENT,
 )
 
 KINDS: Mapping[str, Kind] = MappingProxyType({kind.kind: kind for kind in _ROWS})

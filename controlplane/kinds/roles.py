@@ -1,8 +1,9 @@
 """What each role of an organisation may do, as the scopes of its members.
 
 A key never does more than the role of its owner, whatever scopes it was made with: `identity/authenticator.py` takes
-what both cover. Everybody of an organisation may read it; what nobody may read (values of Secrets, keys) is not in any
-object. An Owner differs from an Admin in what decides over the organisation itself: its object, and who its Owners are.
+what both cover. Everybody of an organisation may read it, but for its audit log, which is for Admins and Owners; what
+nobody may read (values of Secrets, keys) is not in any object. An Owner differs from an Admin in what decides over the
+organisation itself: its object, and who its Owners are.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
-from controlplane.machinery.scope_grammar import ALL, ALL_READS
+from controlplane.machinery.scope_grammar import ALL, ALL_READS, READS_APART
 
 
 class Role(StrEnum):
@@ -37,7 +38,7 @@ SCOPES_OF_ROLE: Mapping[Role, frozenset[str]] = MappingProxyType(
     {
         Role.VIEWER: frozenset({ALL_READS}),
         Role.MEMBER: frozenset({ALL_READS}) | _writes(*WORK),
-        Role.ADMIN: frozenset({ALL_READS}) | _writes(*WORK, *ADMINISTRATION),
+        Role.ADMIN: frozenset({ALL_READS}) | READS_APART | _writes(*WORK, *ADMINISTRATION),
         Role.OWNER: frozenset({ALL}),
     }
 )

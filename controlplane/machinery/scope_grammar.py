@@ -12,11 +12,15 @@ SCOPES_MAX = 64
 ALL = "*"
 ALL_READS = "*:read"
 _READ = ":read"
+READS_APART = frozenset({"auditevents:read"})
+"""Reads that `*:read` does not cover: who did what, from which address, is not for whoever may look at the rest."""
 
 
 def covers(scopes: frozenset[str], scope: str) -> bool:
     """Whether whoever has `scopes` has `scope`."""
-    return ALL in scopes or scope in scopes or (ALL_READS in scopes and scope.endswith(_READ))
+    return (
+        ALL in scopes or scope in scopes or (ALL_READS in scopes and scope.endswith(_READ) and scope not in READS_APART)
+    )
 
 
 def meet(left: frozenset[str], right: frozenset[str]) -> frozenset[str]:

@@ -11,6 +11,7 @@ import pytest
 from controlplane.identity.api_keys import PREFIX_LENGTH
 from tests.api.test_access import key
 from tests.fixtures.app import CALL, FUNCTION, NEW_CALL, ROOT, ServedApi
+from tests.fixtures.auditing import events_about
 from tests.fixtures.http_worker import start_worker
 
 Row = dict[str, Any]
@@ -19,10 +20,8 @@ SECRET_TEXT = "correct-horse-battery-staple"
 
 
 async def rows_of(api: ServedApi, request_id: str) -> list[Row]:
-    """The events of one request, once everything that waits is written."""
-    await api.deps.audit.flush()
-    found = await api.core.database.fetch("SELECT * FROM audit_events WHERE request_id = $1 ORDER BY seq", request_id)
-    return [dict(row) for row in found]
+    """The events of one request."""
+    return await events_about(api, request_id=request_id)
 
 
 def told(row: Row) -> tuple[Any, ...]:
@@ -177,9 +176,7 @@ async def test_what_workers_report_all_day_is_not_told_and_calls_that_they_make_
     assert (row["principal_kind"], row["principal"], row["key_prefix"]) == ("Attempt", worker.attempt, "")
     claimed = await project.client.post(f"{project.path}/functions/f/claims", json={"max": 1}, headers=headers)
     assert claimed.status_code == 200, claimed.text
-    await project.deps.audit.flush()
-    told_of_it = "SELECT count(*) FROM audit_events WHERE principal = $1"
-    assert await project.core.database.fetchval(told_of_it, worker.attempt) == 1
+    assert len(await events_about(project, principal=worker.attempt)) == 1
 
 
 async def test_refusals_that_repeat_themselves_share_one_event_with_a_count(api: ServedApi) -> None:

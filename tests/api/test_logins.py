@@ -13,8 +13,10 @@ import httpx
 import pytest
 
 from api.login import DEVICE_GRANT
+from controlplane.identity.authenticator import user_label
 from tests.api.test_members import change, member
 from tests.fixtures.app import ROOT, ServedApi, api_settings, serve
+from tests.fixtures.auditing import events_about
 from tests.fixtures.login_browser import Browser, Page
 
 
@@ -81,6 +83,10 @@ async def test_a_key_is_given_once_and_to_one_request(project: ServedApi, plain:
     whoami = (await project.client.get("/auth/whoami", headers=mine)).json()
     theirs = (await project.client.get("/auth/whoami", headers=headers)).json()
     assert {**whoami, "projects": []} == {**theirs, "projects": []}
+    events = await events_about(project, kind="APIKey", name=key["name"])
+    assert [(row["verb"], row["principal"], row["code"]) for row in events] == [
+        ("login", user_label(whoami["user"]), 201)
+    ]
     stored = (await project.client.get(f"{ROOT}/apikeys/{key['name']}")).json()
     assert stored["metadata"]["ownerReferences"][0]["name"] == name
     assert "nodus-cli" in stored["spec"]["description"]

@@ -44,6 +44,7 @@ WORDS = {
     "topups": "billing",
     "transactions": "billing",
     "usagerecords": "billing",
+    "auditevents": "auditevents",
 }
 """The resource word of each kind's scopes; None for what every key of the organisation may read and none may write."""
 OTHER_SCOPES = {
@@ -254,7 +255,10 @@ class Caller:
         if needs.startswith("blobs:"):
             return any(self.has(needs.replace("blobs", word)) for word in BLOBS)
         word, _, access = needs.partition(":")
-        by_scope = "*" in self.scopes or needs in self.scopes or (access == "read" and "*:read" in self.scopes)
+        if needs == "auditevents:read" and self.role not in (Role.ADMIN, Role.OWNER):
+            return False
+        reads = access == "read" and needs != "auditevents:read"
+        by_scope = "*" in self.scopes or needs in self.scopes or (reads and "*:read" in self.scopes)
         return by_scope and (access == "read" or (self.role is not None and word in WRITES[self.role]))
 
 

@@ -29,6 +29,8 @@ NODE = Principal(kind=PrincipalKind.NODE, org="", id="node", label="node", scope
         ("*", None, Verb.DELETE, True),
         ("*:read", "functions", Verb.WATCH, True),
         ("*:read", "functions", Verb.CREATE, False),
+        ("*:read", "auditevents", Verb.LIST, False),
+        ("auditevents:read", "auditevents", Verb.LIST, True),
         ("functions:read", "functions", Verb.GET, True),
         ("functions:read", "functions", Verb.LIST, True),
         ("functions:read", "apps", Verb.GET, False),

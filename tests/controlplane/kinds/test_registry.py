@@ -28,6 +28,8 @@ VERBS = {
     "TopUp": {Verb.GET, Verb.LIST, Verb.CREATE},
     "Transaction": {Verb.GET, Verb.LIST},
     "UsageRecord": {Verb.GET, Verb.LIST},
+    # Written by the server alone, and too much for a watch of it to be of use to anybody.
+    "AuditEvent": {Verb.GET, Verb.LIST},
 }
 EXAMPLES: dict[str, dict[str, Any]] = {
     "App": {"metadata": {"name": "hello"}, "spec": {}},
@@ -87,6 +89,15 @@ WRITTEN_BY_THE_SERVER: dict[str, dict[str, Any]] = {
         "periodStartTime": "2026-11-29T11:17:42Z",
         "object": {"kind": "Function", "name": "square"},
         "meter": "ComputeSeconds",
+        "project": "default",
+    },
+    "AuditEvent": {
+        "metadata": {"name": "aud_1", "creationTimestamp": "2026-11-29T11:17:42Z"},
+        "time": "2026-11-29T11:17:42Z",
+        "verb": "create",
+        "principal": {"kind": "User", "name": "usr_1"},
+        "object": {"kind": "Function", "name": "square"},
+        "outcome": {"code": 201, "reason": "Created"},
         "project": "default",
     },
     "Offering": {
@@ -181,7 +192,7 @@ async def test_the_status_of_a_new_object_is_one_of_its_model(name: str, memory:
 
 def test_what_is_about_no_single_project_belongs_to_the_organisation() -> None:
     of_org = {kind.kind for kind in KINDS.values() if kind.scope is Scope.ORG}
-    assert of_org == {"Project", "Event", "Offering", "Organization", "Member", "APIKey", *ABOUT_MONEY}
+    assert of_org == {"Project", "Event", "Offering", "Organization", "Member", "APIKey", "AuditEvent", *ABOUT_MONEY}
 
 
 def test_what_outlives_its_delete_is_held_by_a_finalizer() -> None:
