@@ -58,6 +58,7 @@ class FunctionStrategy:
         await _check_account(old, new, context)
         await _check_variables(old, new, context)
         app = await join_app(new, context)
+        _check_stays(old, new, app)
         if new["spec"] != old["spec"]:
             _note_app_version(new, app)
         if any(value_at(old, path) != value_at(new, path) for path in _QUOTED_FIELDS):
@@ -125,6 +126,24 @@ def _check_cost_cap(old: Document, new: Document) -> None:
     if before is not None and after is not None and parse_money(after) < parse_money(before):
         cause = Cause("spec.maxCostUSD", f"may only be raised; it is {before}")
         raise immutable(FUNCTION, new["metadata"]["name"], [cause])
+
+
+def _check_stays(old: Document, new: Document, app: Document | None) -> None:
+    """Conflict when a deploy changes or adopts a Function whose workers are still leaving: it would go all the same,
+    after the deploy has been told that it succeeded. Labels, finalizers and status of it may change."""
+    if "deletionTimestamp" not in old["metadata"]:
+        return
+    owners = {owner["uid"] for owner in old["metadata"].get("ownerReferences", ())}
+    if new["spec"] == old["spec"] and (app is None or app["metadata"]["uid"] in owners):
+        return
+    name = new["metadata"]["name"]
+    raise ApiError(
+        Reason.CONFLICT,
+        f'{FUNCTION.plural}.nodus.dev "{name}" is being deleted and goes as soon as its workers have stopped; nothing '
+        "was changed",
+        subject=(FUNCTION.plural, name),
+        fix=f"Wait until it is gone (`nodus wait function/{name} --for=delete`), then deploy or apply it again.",
+    )
 
 
 async def _check_references(old: Document | None, new: Document, context: AdmissionContext) -> None:

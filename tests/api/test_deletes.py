@@ -237,3 +237,21 @@ async def test_deleting_what_is_not_there_is_not_found(project: ServedApi) -> No
 
 
 IMAGE = {"base": "nodus/python:3.11", "python": "3.11"}
+
+
+async def test_a_deploy_to_a_function_that_is_going_is_refused_instead_of_lost(project: ServedApi) -> None:
+    await app_with_members(project)
+    await delete(project, "apps", "a")
+    path = f"{project.path}/functions/a-f"
+    labelled = {"metadata": {"labels": {"team": "a"}}}
+    assert (await project.client.patch(path, json=labelled, headers=MERGE)).status_code == 200
+    changed = {"spec": {"scaling": {"maxWorkers": 9}}}
+    refused = await project.client.patch(path, json=changed, headers=MERGE)
+    assert (refused.status_code, refused.json()["reason"]) == (409, "Conflict")
+    assert "is being deleted" in refused.json()["message"]
+    # A deploy that changes nothing else makes the App anew, which would own what is going.
+    await project.create("apps", {"metadata": {"name": "a"}, "spec": {}})
+    adopted = await project.client.patch(path, json={"metadata": {"annotations": {"x": "y"}}}, headers=MERGE)
+    assert adopted.status_code == 409
+    await project.deps.resources.deleter.release(project.object_key("Function", "a-f"), WORKERS)
+    assert await status_of(project, "functions", "a-f") == 404

@@ -135,7 +135,7 @@ async def test_quick_versions_end_no_call_and_a_broken_one_leaves_the_old_worker
 ) -> None:
     count, seconds = (16, 20) if full else (8, 2)
     deploy("v1")
-    assert collect(system, spawn(system, 1, 0)) == ["v1"]
+    await eventually(lambda: collect(system, spawn(system, 1, 0)) == ["v1"], within=60)
     names = spawn(system, count, seconds)
     for version in ("v2", "v3", "v4"):
         deploy(version)

@@ -30,7 +30,7 @@ def zombie(system: System) -> Iterator[System]:
     """The shared system with the App `zombie`."""
     system.nodus("deploy", str(APPS / "zombie" / "zombie.py"))
     yield system
-    system.nodus("delete", "app/zombie")
+    system.delete_app("zombie")
 
 
 def spawn(system: System, function: str, argument: int) -> str:

@@ -76,7 +76,7 @@ def stopped(shared_system: System) -> Iterator[System]:
     """The shared system with the App `stopped`."""
     shared_system.nodus("deploy", str(APPS / "stopped" / "stopped.py"))
     yield shared_system
-    shared_system.nodus("delete", "app/stopped")
+    shared_system.delete_app("stopped")
 
 
 def spawn(system: System, function: str, *lengths: float, app: str = "stopped") -> list[str]:

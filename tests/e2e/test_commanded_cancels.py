@@ -54,7 +54,7 @@ def commanded(shared_system: System) -> Iterator[System]:
     for function in ("coroutine", "coroutines", "thread"):
         shared_system.kubectl("patch", f"function/commanded-{function}", "--type=merge", "-p", COMMAND)
     yield shared_system
-    shared_system.nodus("delete", "app/commanded")
+    shared_system.delete_app("commanded")
 
 
 def spawn(system: System, function: str, *lengths: float) -> list[str]:

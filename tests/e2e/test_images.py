@@ -89,7 +89,7 @@ async def test_a_failed_build_fails_the_function_and_says_why(system: System) ->
     await eventually(lambda: function()["phase"] == "Failed", within=60)
     assert function()["reason"] == "ImageBuildFailed"
     assert "no-such-package-of-ours" in function()["message"]
-    system.nodus("delete", "app/broken-image")
+    system.delete_app("broken-image")
 
 
 async def test_a_build_can_be_asked_for_again(system: System) -> None:
@@ -185,7 +185,7 @@ async def test_an_image_that_is_changed_under_its_name_replaces_the_workers_of_i
     change({"run": ["echo two > /srv/answer"]}, {"env": {"ANSWER": "three"}})
     await eventually(lambda: digest() not in ("", first, second), within=120)
     await eventually(lambda: system.python(ANSWER, timeout=240) == "three\n", within=120)
-    system.nodus("delete", "app/changed")
+    system.delete_app("changed")
 
 
 async def test_a_node_that_dies_in_a_build_builds_it_after_all(own_system: System) -> None:

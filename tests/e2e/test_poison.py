@@ -26,7 +26,7 @@ def poison(system: System) -> Iterator[System]:
     """The shared system with the App `poison`."""
     system.nodus("deploy", str(APPS / "poison" / "poison.py"))
     yield system
-    system.nodus("delete", "app/poison")
+    system.delete_app("poison")
 
 
 def spawn(system: System, function: str, kinds: list[str]) -> list[str]:

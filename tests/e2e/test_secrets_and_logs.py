@@ -81,4 +81,4 @@ async def test_workers_keep_the_values_they_began_with_until_they_are_asked_to_r
     }
     system.kubectl("patch", "function", "rotating-tell", "--type=merge", "-p", json.dumps(patch))
     await eventually(lambda: system.python(call).strip() == "first-word", within=90)
-    system.nodus("delete", "app/rotating")
+    system.delete_app("rotating")

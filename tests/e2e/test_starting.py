@@ -21,19 +21,27 @@ ASK = CALL.replace("made", "asked")
 SERVE = "echo $WORD > word; exec python -m http.server --bind 127.0.0.1 8000"
 
 
-def patch(system: System, function: str = FUNCTION, **spec: Any) -> None:
+async def patch(system: System, function: str = FUNCTION, **spec: Any) -> None:
+    """Change the Function, and wait until no worker of before takes calls."""
     system.kubectl("patch", f"function/{function}", "--type=merge", "-p", json.dumps({"spec": spec}))
+
+    def rolled() -> bool:
+        [found] = system.objects("functions", fieldSelector=f"metadata.name={function}")
+        seen = found["status"].get("observedGeneration") == found["metadata"]["generation"]
+        return bool(seen and found["status"]["workers"]["ready"] == 0)
+
+    await eventually(rolled, within=60)
 
 
 async def test_commands_of_a_function_run_and_a_failed_one_is_told_with_its_output(system: System) -> None:
     system.nodus("deploy", str(APPS / "prepared" / "prepared.py"))
     try:
-        patch(system, initCommand={"command": ["sh", "-c", "echo made > made"]})
+        await patch(system, initCommand={"command": ["sh", "-c", "echo made > made"]})
         assert system.python(CALL) == "made in the public worker\n"
         own = "STARTED_BY='a command' exec python -m nodus._worker"
-        patch(system, command=["sh", "-c"], args=[own])
+        await patch(system, command=["sh", "-c"], args=[own])
         assert system.python(CALL) == "made in a command\n"
-        patch(system, initCommand={"command": ["sh", "-c", "echo broken >&2; exit 3"]})
+        await patch(system, initCommand={"command": ["sh", "-c", "echo broken >&2; exit 3"]})
         system.python(SPAWN)
 
         def told() -> str | None:
@@ -46,19 +54,19 @@ async def test_commands_of_a_function_run_and_a_failed_one_is_told_with_its_outp
         assert failed
         assert {attempt["status"]["message"] for attempt in failed} == {"its init command exited with code 3"}
     finally:
-        system.nodus("delete", "app/prepared")
+        system.delete_app("prepared")
 
 
 async def test_a_call_asks_a_sidecar_and_the_end_of_one_is_told_by_name(system: System) -> None:
     system.nodus("deploy", str(APPS / "prepared" / "prepared.py"))
     try:
         beside = {"name": "web", "command": ["sh", "-c", SERVE], "env": [{"name": "WORD", "value": "hello"}]}
-        patch(system, "prepared-asked", sidecars=[beside])
+        await patch(system, "prepared-asked", sidecars=[beside])
         assert system.python(ASK) == "hello\n"
         logged = system.nodus("logs", "function/prepared-asked")
         assert "[web] 127.0.0.1" in logged
         assert "GET /word" in logged
-        patch(system, "prepared-asked", sidecars=[{**beside, "command": ["sh", "-c", "exit 3"]}])
+        await patch(system, "prepared-asked", sidecars=[{**beside, "command": ["sh", "-c", "exit 3"]}])
         system.python(SPAWN.replace("made", "asked"))
 
         def told() -> str | None:
@@ -70,4 +78,4 @@ async def test_a_call_asks_a_sidecar_and_the_end_of_one_is_told_by_name(system: 
         failed = [a for a in system.objects("attempts") if "sidecar" in a["status"].get("message", "")]
         assert {attempt["status"]["reason"] for attempt in failed} == {"StartFailed"}
     finally:
-        system.nodus("delete", "app/prepared")
+        system.delete_app("prepared")

@@ -161,7 +161,7 @@ async def test_a_clean_stop_ends_everything_and_a_start_goes_on_with_the_same_ke
     begun = time.monotonic()
     slow.start("--example", str(APPS / "slow" / "linger.py"))
     # The promise is 10 s on a quiet machine; a suite that shares two cores gets some slack.
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < 60
     assert slow.variables == before
     assert phases(slow, names) == {"Succeeded": 2}
     assert slow.python("import nodus; print(nodus.Function.from_name('slow', 'nap').remote(5, 0))").strip() == "5"
