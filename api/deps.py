@@ -34,7 +34,8 @@ from controlplane.store.watch import Watches
 PRINCIPAL = "nodus.principal"
 """Key of the authenticated caller in the ASGI scope."""
 CREDENTIAL = "nodus.credential"
-"""Key of the credential as it was read from the request, in the ASGI scope."""
+"""Key of the credential as it was read from the request, in the ASGI scope. Behind a token of an identity provider and
+a space comes the organisation that the request is for, if it names one."""
 REQUEST_ID = "nodus.request_id"
 """Key of the request id in the ASGI scope."""
 

@@ -14,6 +14,7 @@ import time
 from urllib.parse import urlsplit
 
 import structlog
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -27,6 +28,8 @@ from api.errors import from_http_status, internal_error, status_response
 from api.rates import ALLOWANCE, Rates
 from controlplane.audit.requests import AUDITED, AuditedRequest
 from controlplane.errors import ApiError, Reason
+from controlplane.identity.oidc import is_user_token
+from controlplane.identity.people import ORG_HEADER
 from controlplane.ids import encode_base32
 
 log = structlog.get_logger("api")
@@ -97,7 +100,10 @@ class Edge:
 
     async def _admit(self, scope: Scope, audited: AuditedRequest) -> None:
         """Say who asks; raises the refusal of a caller that is unknown or asks too often."""
-        scope[CREDENTIAL] = _authorization(scope, basic=self._deps.settings.basic_auth)
+        scope[CREDENTIAL] = credential = _authorization(scope, basic=self._deps.settings.basic_auth)
+        if is_user_token(credential) and (org := Headers(scope=scope).get(ORG_HEADER)):
+            # A key is of one organisation; the holder of a token may be a Member of several.
+            scope[CREDENTIAL] = b"%b %b" % (credential, org.encode("latin-1"))
         scope[PRINCIPAL] = caller = await self._deps.authenticate(scope[CREDENTIAL])
         audited.actor = actor_of(scope)
         scope[ALLOWANCE] = allowance = self._rates.take(scope[CREDENTIAL], caller, scope)

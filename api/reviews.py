@@ -170,7 +170,7 @@ class ReviewRoutes:
     @staticmethod
     def _token(request: Request, caller: Principal, body: Document) -> Document:
         asked = _spec(_TokenSpec, body).token.encode()
-        own = credential(request).partition(b" ")[2].strip()
+        own = credential(request).partition(b" ")[2].strip().partition(b" ")[0]
         if not hmac.compare_digest(asked, own):
             return {
                 "spec": {},

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
-import uuid
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,9 +20,10 @@ import asyncpg
 from controlplane.clock import Clock
 from controlplane.errors import ApiError, Reason
 from controlplane.identity.key_use import USE_NOTED_EVERY, note_use
-from controlplane.identity.principal import AttemptBinding, Principal, PrincipalKind
+from controlplane.identity.oidc import is_user_token
+from controlplane.identity.people import People
+from controlplane.identity.principal import AttemptBinding, Principal, PrincipalKind, narrowed, user_label
 from controlplane.identity.tokens import ATTEMPT, TOKEN_FORM, TokenHasher
-from controlplane.ids import encode_base32
 from controlplane.kinds.roles import SCOPES_OF_ROLE, Role
 from controlplane.kinds.service_account import SERVICE_ACCOUNT
 from controlplane.machinery.scope_grammar import meet
@@ -39,6 +39,7 @@ SELECT t.hash, t.kind, t.org, t.principal, t.name, t.project, t.function, t.func
        CASE WHEN t.owner IS NULL THEN t.role ELSE o.role END AS role,
        t.kind = 'apikey' AND (t.last_used_at IS NULL OR t.last_used_at <= $2) AS use_is_news,
        o.kind AS owner_kind, o.name AS owner_name, o.scopes AS owner_scopes,
+       o.projects AS owner_projects,
        t.revoked_at IS NOT NULL OR (t.kind = 'apikey' AND t.owner IS NOT NULL AND o.uid IS NULL)
            OR (t.kind = 'attempt' AND (a.uid IS NULL OR a.finished_at IS NOT NULL OR a.epoch <> t.epoch)) AS revoked
 FROM tokens t LEFT JOIN attempts a ON a.uid = t.attempt LEFT JOIN credential_owners o ON o.uid = t.owner
@@ -47,6 +48,7 @@ WHERE t.hash = ANY($1::bytea[])
 _SCHEME = b"bearer "
 _BEARER = b"Bearer "
 _HEADER_BYTES_MAX = 4_096
+_UNKNOWN = "the credential is unknown, expired or revoked"
 
 
 class Authenticator:
@@ -58,6 +60,8 @@ class Authenticator:
         self._hasher = TokenHasher(settings.secret_key)
         node_token = settings.node_token.get_secret_value()
         self._node_hash = self._hasher.hash(node_token) if node_token else None
+        self._people = People(database, settings, clock) if settings.oidc_issuer else None
+        self._header_bytes_max = settings.oidc_token_bytes_max if settings.oidc_issuer else _HEADER_BYTES_MAX
         self._seconds = settings.token_cache_seconds
         self._known: OrderedDict[bytes, tuple[float, Principal]] = OrderedDict()
         self._unknown: OrderedDict[bytes, float] = OrderedDict()
@@ -73,32 +77,58 @@ class Authenticator:
         """
         if not authorization:
             raise ApiError(Reason.UNAUTHORIZED, "the request carries no credential")
-        if len(authorization) > _HEADER_BYTES_MAX or authorization[: len(_SCHEME)].lower() != _SCHEME:
+        if len(authorization) > self._header_bytes_max or authorization[: len(_SCHEME)].lower() != _SCHEME:
             raise ApiError(Reason.UNAUTHORIZED, "the `Authorization` header must be `Bearer <key>`")
         token = _token(authorization)
         hashed = self._hasher.hash(token)
         if self._node_hash is not None and hmac.compare_digest(hashed, self._node_hash):
             return _NODE
-        principal = await self._principal(hashed) if TOKEN_FORM.fullmatch(token) else None
+        if not TOKEN_FORM.fullmatch(token):
+            return await self._person(authorization)
+        principal = await self._principal(hashed)
         if principal is None:
-            raise ApiError(Reason.UNAUTHORIZED, "the credential is unknown, expired or revoked")
+            raise ApiError(Reason.UNAUTHORIZED, _UNKNOWN)
         return principal
+
+    async def _person(self, authorization: bytes) -> Principal:
+        """The holder of a token of the identity provider."""
+        if self._people is None or not is_user_token(authorization):
+            raise ApiError(Reason.UNAUTHORIZED, _UNKNOWN)
+        return await self._people.principal(_token(authorization))
 
     async def people(self, token: str) -> Sequence[Principal]:
         """Whom a token stands for, in each organisation that it is good for; raises as a request with it would."""
+        if self._people is not None and is_user_token(token.encode()) and len(token) <= self._header_bytes_max:
+            return await self._people.everywhere(token)
         return [await self(_BEARER + token.encode("latin-1", "replace"))]
 
     async def look_again(self, authorizations: Sequence[bytes]) -> dict[bytes, Principal | None]:
         """What these accepted credentials are now, whatever was remembered; None for one that is good no more.
 
-        One query for all of them. Raises Unavailable when the database cannot be asked.
+        One query for all keys. Raises Unavailable when the database cannot be asked.
         """
-        hashes = {authorization: self._hash(authorization) for authorization in authorizations}
+        people: dict[bytes, Principal | None] = {
+            authorization: await self._person_again(authorization)
+            for authorization in authorizations
+            if self._people is not None and is_user_token(authorization)
+        }
+        hashes = {
+            authorization: self._hash(authorization) for authorization in authorizations if authorization not in people
+        }
         asked = [hashed for hashed in hashes.values() if hashed != self._node_hash]
         found = await self._look_up_all(asked) if asked else {}
         if self._node_hash is not None:
             found[self._node_hash] = _NODE
-        return {authorization: found[hashed] for authorization, hashed in hashes.items()}
+        return people | {authorization: found[hashed] for authorization, hashed in hashes.items()}
+
+    async def _person_again(self, authorization: bytes) -> Principal | None:
+        assert self._people is not None, "only then there are tokens"
+        try:
+            return await self._people.principal(_token(authorization), afresh=True)
+        except ApiError as error:
+            if error.reason is Reason.UNAVAILABLE:
+                raise
+            return None
 
     def _hash(self, authorization: bytes) -> bytes:
         return self._hasher.hash(_token(authorization))
@@ -181,7 +211,7 @@ def _remember(cache: OrderedDict[bytes, Value], key: bytes, value: Value, entrie
 
 
 def _principal_of(row: asyncpg.Record) -> Principal:
-    scopes, projects = frozenset(row["scopes"]), frozenset(row["projects"])
+    scopes, projects = frozenset(row["scopes"]), narrowed(frozenset(row["projects"]), row["owner_projects"])
     if row["kind"] == ATTEMPT:
         return Principal(
             kind=PrincipalKind.ATTEMPT,
@@ -222,8 +252,3 @@ def _principal_of(row: asyncpg.Record) -> Principal:
         user_uuid=row["principal"],
         role=role.value,
     )
-
-
-def user_label(user_uuid: str) -> str:
-    """How the public command line writes a user's id: `usr_` and 26 characters of base 32."""
-    return f"usr_{encode_base32(uuid.UUID(user_uuid).int)}"

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from controlplane.clock import Clock, format_time
-from controlplane.identity.authenticator import user_label
 from controlplane.identity.owners import add_member, owners_read
+from controlplane.identity.principal import user_label
 from controlplane.identity.tokens import INSERT_API_KEY, TokenHasher, new_api_key
 from controlplane.ids import new_uid
 from controlplane.kinds.member import MEMBER

@@ -20,8 +20,7 @@ import orjson
 
 from controlplane.clock import Clock
 from controlplane.errors import ApiError, Reason
-from controlplane.identity.authenticator import user_label
-from controlplane.identity.principal import Principal, PrincipalKind
+from controlplane.identity.principal import Principal, PrincipalKind, narrowed, user_label
 from controlplane.identity.tokens import TokenHasher
 from controlplane.kinds.roles import SCOPES_OF_ROLE, Role
 from controlplane.login_settings import LoginSettings
@@ -74,7 +73,7 @@ WHERE l.secret_hash = old.secret_hash
 RETURNING l.state, l.grants, l.challenge, l.client, l.host, l.address, l.expires_at, l.created_at, old.early,
     l.redeemed_with = $3 AS is_its_own
 """
-_MEMBER = "SELECT role, uid FROM credential_owners WHERE org = $1 AND user_uuid = $2 AND kind = 'Member'"
+_MEMBER = "SELECT role, projects FROM credential_owners WHERE org = $1 AND user_uuid = $2 AND kind = 'Member'"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +191,7 @@ class Logins:
             id=grant.user,
             label=user_label(grant.user),
             scopes=meet(frozenset(grant.scopes), SCOPES_OF_ROLE[role]),
-            projects=frozenset(grant.projects),
+            projects=narrowed(frozenset(grant.projects), row["projects"]),
             user_uuid=grant.user,
             role=role.value,
         )

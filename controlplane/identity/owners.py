@@ -8,7 +8,7 @@ transaction of the object, so a process that dies leaves both or neither.
 from __future__ import annotations
 
 from controlplane.errors import ApiError, Reason
-from controlplane.kinds.member import MEMBER
+from controlplane.kinds.member import MEMBER, login_of
 from controlplane.kinds.roles import Role
 from controlplane.store.contract import Document, Key, Loader, Reads, Tx
 from controlplane.store.hooks import PlainHooks
@@ -18,9 +18,11 @@ _OWNERS = Loader(
     "SELECT org AS key, uid FROM credential_owners WHERE org = ANY($1::text[]) AND role = 'Owner'",
 )
 _INSERT = """
-INSERT INTO credential_owners (uid, org, kind, name, user_uuid, role, scopes) VALUES ($1, $2, $3, $4, $5, $6, $7)
+INSERT INTO credential_owners (uid, org, kind, name, user_uuid, role, scopes, login, projects)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 """
-_BOUND = "UPDATE credential_owners SET role = $2, scopes = $3 WHERE uid = $1"
+_MEMBER_BOUND = "UPDATE credential_owners SET role = $2, login = $3, projects = $4 WHERE uid = $1"
+_ACCOUNT_BOUND = "UPDATE credential_owners SET scopes = $2 WHERE uid = $1"
 _DELETE = "DELETE FROM credential_owners WHERE uid = $1"
 # A worker whose account has gone keeps its token, with what its work takes and no more: it has calls to report.
 _DELETE_TOKENS = "DELETE FROM tokens WHERE owner = $1 AND kind = 'apikey'"
@@ -40,12 +42,13 @@ class MemberHooks(PlainHooks):
         return _reads(key)
 
     def updated(self, tx: Tx, key: Key, old: Document, new: Document) -> Document:
-        role = new["spec"]["role"]
+        uid, role = old["metadata"]["uid"], new["spec"]["role"]
+        if role != old["spec"]["role"] and role != Role.OWNER:
+            _require_another_owner(tx, key, old)
+        if _bound(new["spec"]) != _bound(old["spec"]):
+            tx.execute(_MEMBER_BOUND, (uid, *_bound(new["spec"])))
         if role != old["spec"]["role"]:
-            if role != Role.OWNER:
-                _require_another_owner(tx, key, old)
-            tx.execute(_BOUND, (old["metadata"]["uid"], role, None))
-            _note_role(tx, key, old["metadata"]["uid"], role)
+            _note_role(tx, key, uid, role)
         return new
 
     def reads_delete(self, key: Key) -> Reads:
@@ -62,13 +65,13 @@ class ServiceAccountHooks(PlainHooks):
 
     def admit_create(self, tx: Tx, key: Key, document: Document) -> Document:
         uid, scopes = document["metadata"]["uid"], document["spec"].get("scopes", [])
-        tx.execute(_INSERT, (uid, key.org, key.kind, key.name, None, None, scopes))
+        tx.execute(_INSERT, (uid, key.org, key.kind, key.name, None, None, scopes, None, None))
         return document
 
     def updated(self, tx: Tx, key: Key, old: Document, new: Document) -> Document:
         scopes = new["spec"].get("scopes", [])
         if scopes != old["spec"].get("scopes", []):
-            tx.execute(_BOUND, (old["metadata"]["uid"], None, scopes))
+            tx.execute(_ACCOUNT_BOUND, (old["metadata"]["uid"], scopes))
         return new
 
     def deleting(self, tx: Tx, key: Key, document: Document) -> Document:
@@ -77,9 +80,16 @@ class ServiceAccountHooks(PlainHooks):
 
 def add_member(tx: Tx, key: Key, document: Document) -> None:
     """Write the row of a new Member; `key` must have been read with the org's Owners (`owners_read`)."""
-    uid, role = document["metadata"]["uid"], document["spec"]["role"]
-    tx.execute(_INSERT, (uid, key.org, key.kind, key.name, document["status"]["user"], role, None))
+    uid = document["metadata"]["uid"]
+    role, login, projects = _bound(document["spec"])
+    tx.execute(_INSERT, (uid, key.org, key.kind, key.name, document["status"]["user"], role, None, login, projects))
     _note_role(tx, key, uid, role)
+
+
+def _bound(spec: Document) -> tuple[str, str | None, list[str] | None]:
+    """What a Member's row holds of it: the role, the name at the identity provider, and the projects, None for all."""
+    name = spec.get("login") or spec.get("email")
+    return spec["role"], login_of(name) if name else None, spec.get("projects") or None
 
 
 def owners_of(tx: Tx, org: str) -> set[str]:

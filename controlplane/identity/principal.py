@@ -6,8 +6,13 @@ the edge hands it to every handler. It is plain data, so any layer may read it.
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+from controlplane.ids import encode_base32
+from controlplane.machinery.scope_grammar import ALL
 
 
 class PrincipalKind(StrEnum):
@@ -72,3 +77,15 @@ class Principal:
     def sees_project(self, project: str) -> bool:
         """Whether the caller may act in this project at all; scopes say what it may do there."""
         return self.all_projects or project in self.projects
+
+
+def narrowed(projects: frozenset[str], bound: Collection[str] | None) -> frozenset[str]:
+    """The projects that are in both; `*` is every project, and no bound bounds nothing."""
+    if bound is None or ALL in bound:
+        return projects
+    return frozenset(bound) if ALL in projects else projects.intersection(bound)
+
+
+def user_label(user_uuid: str) -> str:
+    """How the public command line writes a user's id: `usr_` and 26 characters of base 32."""
+    return f"usr_{encode_base32(uuid.UUID(user_uuid).int)}"

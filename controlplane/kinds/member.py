@@ -10,6 +10,7 @@ import uuid
 
 from pydantic import Field
 
+from controlplane.kinds.api_key import PROJECTS_MAX, Name
 from controlplane.kinds.granting import check_given
 from controlplane.kinds.roles import SCOPES_OF_ROLE, Role
 from controlplane.machinery.conditions import Condition, Conditions, with_condition
@@ -34,6 +35,14 @@ class MemberSpec(ApiModel):
 
     email: str | None = Field(default=None, max_length=254, description="Where they are reached.")
     display_name: str | None = Field(default=None, max_length=128, description="A name for people.")
+    login: str | None = Field(
+        default=None,
+        max_length=254,
+        description="What the identity provider calls them, if that is not the address in `email`.",
+    )
+    projects: list[Name] | None = Field(
+        default=None, max_length=PROJECTS_MAX, description="Projects that they may reach; by default all."
+    )
     role: Role = Field(
         default=Role.MEMBER,
         strict=False,
@@ -63,6 +72,11 @@ class MemberStrategy:
             check_given(context, SCOPES_OF_ROLE[Role(new["spec"]["role"])])
 
 
+def login_of(name: str) -> str:
+    """A name as it is compared: addresses of mail without regard to capitals, all else as it is."""
+    return name.lower() if "@" in name else name
+
+
 def _scope_to_change(document: Document, _caller: Caller) -> str:
     return ALL if document["spec"]["role"] == Role.OWNER else ""
 
@@ -81,11 +95,14 @@ MEMBER = Kind(
         NAME_COLUMN,
         Column("Role", text_at("spec.role"), "What they may do."),
         Column("Email", text_at("spec.email"), "Where they are reached."),
+        Column(
+            "Projects", text_at("spec.projects"), "Where they may do it; everywhere when it names none.", priority=1
+        ),
         Column("User", text_at("status.user"), "The id of the person.", priority=1),
         AGE_COLUMN,
     ),
     short_names=("mem",),
-    selectable_fields=("spec.role", "spec.email", "status.user"),
+    selectable_fields=("spec.role", "spec.email", "spec.login", "status.user"),
     strategy=MemberStrategy(),
     scope_to_change=_scope_to_change,
     project_field="",

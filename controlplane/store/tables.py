@@ -227,6 +227,7 @@ class CredentialOwnerRow(SQLModel, table=True):
     __table_args__ = (
         CheckConstraint("(role IS NULL) <> (scopes IS NULL)", name="credential_owners_bound"),
         Index("credential_owners_org", "org", "role"),
+        Index("credential_owners_login", "login", postgresql_where=text("login IS NOT NULL")),
     )
 
     uid: str = Field(sa_column=Column(Text, primary_key=True))
@@ -236,6 +237,8 @@ class CredentialOwnerRow(SQLModel, table=True):
     user_uuid: str | None = Field(sa_column=text_column(nullable=True))
     role: str | None = Field(sa_column=text_column(nullable=True))
     scopes: list[str] | None = Field(sa_column=texts_column(nullable=True))
+    login: str | None = Field(sa_column=text_column(nullable=True))
+    projects: list[str] | None = Field(sa_column=texts_column(nullable=True))
 
 
 class SecretVersionRow(SQLModel, table=True):

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from controlplane.errors import Reason
-from controlplane.identity.authenticator import user_label
+from controlplane.identity.principal import user_label
 from controlplane.machinery.discovery import GROUPS
 from controlplane.store.events import NORMAL, Happening, RecordEvent
 from tests.fixtures.app import ROOT, EventStream, ServedApi, api_settings, serve

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from api.login import DEVICE_GRANT
-from controlplane.identity.authenticator import user_label
+from controlplane.identity.principal import user_label
 from tests.api.test_members import change, member
 from tests.fixtures.app import ROOT, ServedApi, api_settings, serve
 from tests.fixtures.auditing import events_about

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from controlplane.errors import ApiError, Reason
-from controlplane.identity.authenticator import Authenticator, user_label
+from controlplane.identity.authenticator import Authenticator
 from controlplane.identity.bootstrap import bootstrap, issue_admin_key, rotate_admin_key
-from controlplane.identity.principal import AttemptBinding, Principal, PrincipalKind
+from controlplane.identity.principal import AttemptBinding, Principal, PrincipalKind, user_label
 from controlplane.identity.tokens import (
     INSERT_API_KEY,
     REVOKE_ATTEMPT,
