@@ -68,7 +68,7 @@ class BlobRoutes:
         )
 
     async def upload(self, request: Request) -> Response:
-        """`{"exists": true}`, or where to PUT the bytes."""
+        """`{"exists": true}`, or where to PUT the bytes; QuotaExceeded when they would not fit."""
         caller = principal(request)
         project = request.path_params["project"]
         require_upload(caller, project)
@@ -80,6 +80,7 @@ class BlobRoutes:
         grant = UploadGrant(BlobAddress(caller.org, project, wanted.sha256), wanted.size, wanted.content_type)
         if await self._store.find(grant.address) is not None:
             return _json({"exists": True})
+        await self._store.require_room(grant.address, grant.size_bytes)
         headers = {"Content-Type": grant.content_type}
         return _json({"exists": False, "url": self._upload_url(request, caller, grant), "headers": headers})
 

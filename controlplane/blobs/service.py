@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+import asyncpg
 import structlog
 
 from controlplane import failpoints
@@ -21,6 +22,7 @@ from controlplane.blobs.signing import BlobAddress, UploadGrant, UrlSigner
 from controlplane.blobs.spool import Spool
 from controlplane.clock import Clock
 from controlplane.errors import ApiError, Reason
+from controlplane.limits.storage import require_storage, storage_refusal
 from controlplane.settings import Settings
 from controlplane.store.database import Database
 
@@ -99,6 +101,10 @@ class BlobStore:
         if self.direct is None:
             return None
         return await self._verified_once(address, self.direct)
+
+    async def require_room(self, address: BlobAddress, size_bytes: int) -> None:
+        """QuotaExceeded when a new blob of this size does not fit the storage quotas."""
+        await require_storage(self._database, address.org, address.project, size_bytes)
 
     async def receive(self, grant: UploadGrant, chunks: AsyncIterator[bytes]) -> None:
         """Store the granted bytes for the project. Raises what `Spool.receive` does; then nothing is stored."""
@@ -209,10 +215,20 @@ class BlobStore:
             return await self._record(StoredBlob(address, size_bytes, "application/octet-stream", location))
 
     async def _record(self, blob: StoredBlob) -> StoredBlob:
-        """Write the row; when another upload was first, drop these bytes and use its."""
-        rows = await self._database.fetch(
-            INSERT, *_key(blob.address), blob.size_bytes, blob.content_type, blob.location, self._clock.now()
-        )
+        """Write the row; when another upload was first, drop these bytes and use its.
+
+        Raises QuotaExceeded for a blob that no longer fits; its bytes are dropped as well.
+        """
+        try:
+            rows = await self._database.fetch(
+                INSERT, *_key(blob.address), blob.size_bytes, blob.content_type, blob.location, self._clock.now()
+            )
+        except asyncpg.PostgresError as error:
+            refusal = storage_refusal(error, blob.address.org, blob.size_bytes)
+            if refusal is None:
+                raise
+            await self._backend.remove(blob.location)
+            raise refusal from None
         location: str = rows[0]["location"]
         if location != blob.location:
             await self._backend.remove(blob.location)

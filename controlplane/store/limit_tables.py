@@ -32,3 +32,14 @@ class QuotaRow(SQLModel, table=True):
     project: str = Field(sa_column=Column(Text, primary_key=True))
     counter: str = Field(sa_column=Column(Text, primary_key=True))
     amount_max: int = Field(sa_column=bigint_column())
+
+
+class BlobUsageRow(SQLModel, table=True):
+    """What the blobs of a project take, and with the project "" those of the organisation; a trigger keeps it."""
+
+    __tablename__ = "blob_usage"
+    __table_args__ = (CheckConstraint("bytes >= 0", name="blob_usage_bytes"),)
+
+    org: str = Field(sa_column=Column(Text, primary_key=True))
+    project: str = Field(sa_column=Column(Text, primary_key=True))
+    bytes: int = Field(sa_column=bigint_column())

@@ -8,7 +8,7 @@ from collections import Counter
 import httpx
 
 from tests.fixtures.app import FUNCTION, NEW_CALL, NEW_FUNCTION, ROOT, ServedApi
-from tests.fixtures.commands import command
+from tests.fixtures.commands import command, run_workers
 from tests.fixtures.http_worker import start_worker
 
 
@@ -66,3 +66,18 @@ async def test_another_project_has_its_own_quota_within_that_of_the_organisation
         'the project "default" may have 1 functions: 1 more do not fit',
         'the organisation "default" may have 2 functions: 1 more do not fit',
     ]
+
+
+async def test_a_blob_that_does_not_fit_is_refused_before_it_is_sent(served: ServedApi) -> None:
+    assert await command(served, "quotas", "set", "storage", "1Ki", "--project", "default") == "storage: at most 1Ki"
+    await served.upload(b"x" * 1_000)
+    asked = {"sha256": "0" * 64, "size": 25, "contentType": "application/octet-stream"}
+    path = "/blobs/v1/namespaces/default/uploads"
+    refused = await create(served, path, asked)
+    assert (refused.status_code, refused.json()["reason"]) == (429, "QuotaExceeded")
+    assert refused.json()["details"] == {"quota": "storage"}
+    assert "Retry-After" not in refused.headers
+    assert (await create(served, path, {**asked, "size": 24})).status_code == 200
+    code, told = await run_workers(served.core.settings.database_url, "quotas", "set", "memory", "much")
+    assert code == 2
+    assert "must be a number" in told
