@@ -26,6 +26,7 @@ from api.login_pages import AddressLimits, LoginDeps, LoginPages
 from api.logs import LogRoutes
 from api.node import NodeRoutes
 from api.node_images import NodeImageRoutes
+from api.quotas import QuotaRoutes
 from api.service_accounts import ServiceAccountRoutes
 from api.streams import Streams
 from controlplane.audit.reading import AuditLog
@@ -43,6 +44,7 @@ from controlplane.identity.tokens import TokenHasher
 from controlplane.kinds.registry import BY_PLURAL
 from controlplane.ledger.statements import Statements
 from controlplane.ledger.usage import Usage
+from controlplane.limits.quota_view import QuotaView
 from controlplane.logs.news import LogNews
 from controlplane.logs.reader import LogReader
 from controlplane.logs.rows import LogWriter
@@ -126,6 +128,7 @@ def _deps(core: Core, cancels: WaitingCancels) -> Deps:
         derived={
             **billing.derived(),
             **AuditEventRoutes(AuditLog(core.database), core.settings, core.clock).derived(),
+            **QuotaRoutes(QuotaView(core.database), core.settings).derived(),
         },
         routes=[
             *BlobRoutes(core.blobs, core.resources.admission.require_project, core.settings).routes(),

@@ -23,6 +23,7 @@ from controlplane.kinds.member import MEMBER
 from controlplane.kinds.offering import OFFERING
 from controlplane.kinds.organization import ORGANIZATION
 from controlplane.kinds.project import PROJECT
+from controlplane.kinds.quota import QUOTA
 from controlplane.kinds.secret import SECRET
 from controlplane.kinds.service_account import SERVICE_ACCOUNT
 from controlplane.kinds.ssh_key import SSH_KEY
@@ -45,6 +46,7 @@ _ROWS = (
     API_KEY,
     SERVICE_ACCOUNT,
     SSH_KEY,
+    QUOTA,
     BILLING_ACCOUNT,
     BUDGET,
     TOP_UP,

@@ -17,14 +17,15 @@ from controlplane.placement.demand import Demand
 from controlplane.store.contract import Loader
 from controlplane.store.database import Database
 
-_TAKEN = {
+TAKEN: Mapping[Counter, str] = {
     Counter.WORKERS: "count(*)",
-    Counter.CPUS: "coalesce(sum(a.cpu_milli), 0)",
-    Counter.MEMORY: "coalesce(sum(a.memory_bytes), 0)",
-    Counter.GPUS: "coalesce(sum(a.gpus), 0)",
+    Counter.CPUS: "coalesce(sum(cpu_milli), 0)",
+    Counter.MEMORY: "coalesce(sum(memory_bytes), 0)",
+    Counter.GPUS: "coalesce(sum(gpus), 0)",
 }
-_CASES = " ".join(f"WHEN '{counter}' THEN {taken}" for counter, taken in _TAKEN.items())
-_COUNTERS = ", ".join(f"'{counter}'" for counter in _TAKEN)
+"""What live rows of `attempts` take of each counter."""
+_CASES = " ".join(f"WHEN '{counter}' THEN {taken}" for counter, taken in TAKEN.items())
+_COUNTERS = ", ".join(f"'{counter}'" for counter in TAKEN)
 
 WORKER_QUOTAS = Loader(
     "quota-workers",

@@ -39,6 +39,7 @@ WORDS = {
     "apikeys": "apikeys",
     "serviceaccounts": "serviceaccounts",
     "sshkeys": "sshkeys",
+    "quotas": "quotas",
     "budgets": "billing",
     "billingaccounts": "billing",
     "topups": "billing",

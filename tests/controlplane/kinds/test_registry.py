@@ -26,6 +26,7 @@ VERBS = {
     # No object of these is stored, so none is watched; some verbs answer that no payment is taken.
     "BillingAccount": {Verb.GET, Verb.LIST, Verb.PATCH},
     "TopUp": {Verb.GET, Verb.LIST, Verb.CREATE},
+    "Quota": {Verb.GET, Verb.LIST},
     "Transaction": {Verb.GET, Verb.LIST},
     "UsageRecord": {Verb.GET, Verb.LIST},
     # Written by the server alone, and too much for a watch of it to be of use to anybody.
@@ -57,6 +58,11 @@ WRITTEN_BY_THE_SERVER: dict[str, dict[str, Any]] = {
         "metadata": {"name": "ci", "creationTimestamp": "2026-11-29T11:17:42Z"},
         "spec": {"scopes": ["apps:read"]},
         "status": {"phase": "Ready", "prefix": "nodus_abcdef", "scopes": ["apps:read"], "projects": ["*"]},
+    },
+    "Quota": {
+        "metadata": {"name": "project-ml", "creationTimestamp": "2026-11-29T11:17:42Z"},
+        "spec": {"project": "ml", "limits": {"workers": "4"}},
+        "status": {"used": {"workers": "1"}},
     },
     "Event": {
         "metadata": {"name": "evt_1", "creationTimestamp": "2026-11-29T11:17:42Z"},
