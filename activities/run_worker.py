@@ -132,6 +132,8 @@ class RunWorkerActivities:
     def _keep_token(self, attempt_uid: str) -> None:
         """Remember how to end this activity, in case this process cannot."""
         path = self._host.attempt_directory(attempt_uid) / TOKEN_FILE
+        # Without a sandbox, workers may pass through the folder.
+        path.touch(mode=0o600)
         path.write_bytes(activity.info().task_token)
 
     async def _run(self, running: _Running) -> WorkerExit:

@@ -128,7 +128,8 @@ class BlobRoutes:
     def _upload_url(self, request: Request, caller: Principal, grant: UploadGrant) -> str:
         path = self._store.signer.upload_path(grant)
         if caller.kind is PrincipalKind.ATTEMPT:
-            return self._settings.sandbox_api_origin + path
+            # A worker without a sandbox has no port of its own; its node says in this header where it reaches us.
+            return request.headers.get("nodus-data-origin", self._settings.sandbox_api_origin) + path
         if self._store.direct is not None:
             return self._store.direct.upload_url(grant.address)
         return self._origin(request) + path

@@ -193,10 +193,20 @@ class Settings(EdgeSettings, FundingSettings, AuditSettings, LoginSettings, Oidc
     worker_scratch_bytes_max: int = Field(
         default=1 << 30, description="Size of each of a worker's code, workspace and temporary folders; all in memory."
     )
-    isolation_min: Literal["basic", "standard", "strong"] = Field(
-        default="basic",
+    isolation_min: Literal["none", "basic", "standard", "strong"] = Field(
+        default="none",
         description="A node isolated less than this refuses to start. Strong: a user for each worker and hard limits, "
-        "by root and control groups; demand it when strangers share a host. Standard is one of these, basic neither.",
+        "by root and control groups; demand it when strangers share a host. Standard is one of these, basic neither; "
+        "none, which no node has unless `unsandboxed` says so, is no sandbox at all.",
+    )
+    unsandboxed: bool = Field(
+        default=False,
+        description="Run workers as plain processes, which see the files and the network of their host: where no "
+        "sandbox can be made, and all code is the operator's own.",
+    )
+    unsandboxed_dir: Path = Field(
+        default=Path("/var/lib/nodus-server"),
+        description="Where a node of root has the folders of such workers: all users must be able to pass through it.",
     )
     accelerators_offered: tuple[str, ...] = Field(
         default=(),

@@ -104,7 +104,7 @@ class Environments:
                 await self._install(building, progress)
         except TimeoutError as error:
             raise EnvironmentFailedError(f"building took longer than {BUILD_SECONDS_MAX} s") from error
-        _open_for_reading(building)
+        open_for_reading(building)
         manifest = {"python": interpreter.version, "executable": str(interpreter.executable), "recipe": RECIPE}
         (building / _MANIFEST).write_text(json.dumps(manifest))
         building.rename(environment.path)
@@ -169,7 +169,7 @@ def _complete(path: Path) -> bool:
     return (path / _MANIFEST).is_file()
 
 
-def _open_for_reading(root: Path) -> None:
+def open_for_reading(root: Path) -> None:
     """Let every user read the tree, since workers have uids of their own: neither wheels nor our umask decide."""
     for folder, _, files in os.walk(root):
         os.chmod(folder, 0o755)  # noqa: S103 - public packages, nothing of a user

@@ -12,25 +12,22 @@ import fcntl
 import hashlib
 import os
 import shutil
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runtime import canary, sandbox
-from runtime.canary import Guarantees, Level
+from runtime.canary import Level
 from runtime.cgroups import Cgroups, Limits, open_cgroups
 from runtime.egress.gate import EgressGate
 from runtime.egress.limits import EgressSettings
 from runtime.environments import Environment, Environments, Progress
 from runtime.gpus import NO_GPUS, Gpus
 from runtime.images import ImageStore
-from runtime.launching import Launcher, SandboxLauncher
 from runtime.logs import LogLimits
 from runtime.package_indexes import IndexSettings, PackageIndexes
 from runtime.pythons import PythonLocator, find_uv
-from runtime.sandbox import Tools
-from runtime.uids import FIRST_UID
+from runtime.sandbox import SandboxUnavailableError, Tools
+from runtime.sites import Site, Walls, plain_site, walled_site
 from runtime.upstream import ApiPool
 from runtime.warm import WarmPool
 
@@ -71,16 +68,12 @@ class Host:
     def __init__(
         self,
         *,
-        directory: Path,
-        tools: Tools,
-        guarantees: Guarantees,
-        locator: PythonLocator,
+        site: Site,
         environments: Environments,
         images: ImageStore,
         uv: Path,
         cgroups: Cgroups,
         api: ApiPool,
-        egress: EgressGate,
         indexes: PackageIndexes,
         gpus: Gpus,
         limits: HostLimits,
@@ -88,20 +81,18 @@ class Host:
         reach: Callable[[str], None],
     ) -> None:
         self.reach = reach
-        self.tools = tools
-        self.launcher: Launcher = SandboxLauncher(tools)
-        self.guarantees = guarantees
+        self.launcher = site.launcher
+        self.guarantees = site.guarantees
         self.images = images
         self.uv = uv
         self.cgroups = cgroups
         self.api = api
-        self.egress = egress
         self.indexes = indexes
         self.gpus = gpus
         self.limits = limits
         self.own_uids = os.geteuid() == 0
         self.warm = WarmPool(
-            directory=directory / "warm",
+            directory=site.workers / "warm",
             launcher=self.launcher,
             cgroups=cgroups,
             own_uids=self.own_uids,
@@ -110,8 +101,9 @@ class Host:
             lease=images.lease,
             reach=reach,
         )
-        self._attempts = directory / "attempts"
-        self._locator = locator
+        self._walls = site.walls
+        self._attempts = site.workers / "attempts"
+        self._interpreters = site.interpreters
         self._environments = environments
         self._lock = lock
 
@@ -120,14 +112,40 @@ class Host:
 
         Raises PythonMissingError, EnvironmentFailedError or ImageMissingError.
         """
-        interpreter = await asyncio.to_thread(self._locator.locate, minor)
+        interpreter = await asyncio.to_thread(self._interpreters, minor)
         if image is not None:
             return await self.images.environment(image, interpreter)
         return await self._environments.ensure(interpreter, progress)
 
     async def environment_key(self, minor: str) -> str:
         """What tells the environment for a Python minor from all others; PythonMissingError without that Python."""
-        return self._environments.key(await asyncio.to_thread(self._locator.locate, minor))
+        return self._environments.key(await asyncio.to_thread(self._interpreters, minor))
+
+    @property
+    def confines(self) -> bool:
+        """Whether workers are in sandboxes."""
+        return self._walls is not None
+
+    @property
+    def tools(self) -> Tools:
+        """What makes a sandbox. Raises SandboxUnavailableError where none is made."""
+        return self._walled.tools
+
+    @property
+    def egress(self) -> EgressGate:
+        """The way out of sandboxes. Raises SandboxUnavailableError where none is made."""
+        return self._walled.egress
+
+    @property
+    def _walled(self) -> Walls:
+        if self._walls is None:
+            raise SandboxUnavailableError("this node runs workers without a sandbox (isolation level none)")
+        return self._walls
+
+    @property
+    def free_bytes(self) -> int:
+        """What is left of the disk that the folders of attempts are on."""
+        return shutil.disk_usage(self._attempts).free
 
     def attempt_directory(self, attempt: str) -> Path:
         """The private folder of one attempt, made at the first call."""
@@ -135,6 +153,8 @@ class Host:
             raise ValueError(f"{attempt!r} cannot be an attempt's uid")
         directory = self._attempts / attempt
         directory.mkdir(mode=0o700, exist_ok=True)
+        if not self.confines and self.own_uids:
+            directory.chmod(0o711)  # its workers pass through it
         return directory
 
     def remove_directory(self, attempt: str) -> None:
@@ -147,7 +167,8 @@ class Host:
 
     async def close(self) -> None:
         """Give everything back; no worker may be left."""
-        await self.egress.stop()
+        if self._walls is not None:
+            await self._walls.egress.stop()
         self.api.close()
         self.cgroups.close()
         os.close(self._lock)
@@ -162,18 +183,18 @@ async def open_host(
     limits: HostLimits,
     reach: Callable[[str], None] = lambda point: None,
     gpus: Gpus = NO_GPUS,
+    unsandboxed: Path | None = None,
 ) -> Host:
     """Take `directory` for this node process and make the host ready.
 
+    `unsandboxed` asks for workers without a sandbox, and is where a node of root has their folders (`sites.py`).
     `gpus` are what it may give out. `reach` is told each point of a start at which this
     process might die and leave half of it (docs/faults.md).
     Raises SandboxUnavailableError when this host cannot confine workers, HostInUseError when another node has the
     folder.
     """
-    (directory / "attempts").mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = _take(directory / "node.lock")
     try:
-        tools = sandbox.find_tools(environ)
         cgroups = open_cgroups(instance_name(directory))
         cgroups.reap()
         # All workers together weigh what the host has: without this they would be one process among many.
@@ -182,26 +203,14 @@ async def open_host(
         locator = PythonLocator(environ, uv)
         images = ImageStore(environments)
         await asyncio.to_thread(images.sweep)
-        interpreter = await asyncio.to_thread(locator.locate, f"{sys.version_info.major}.{sys.version_info.minor}")
-        guarantees = await canary.prove(
-            tools,
-            uid=FIRST_UID if os.geteuid() == 0 else None,
-            interpreter=interpreter,
-            cgroups=cgroups,
-            directory=directory,
-            wanted=limits.isolation_min,
-        )
+        site = await _open_site(directory, environments, locator, environ, cgroups, limits, unsandboxed)
         return Host(
-            directory=directory,
-            tools=tools,
-            guarantees=guarantees,
-            locator=locator,
-            environments=Environments(directory=environments, lock_file=LOCK_FILE, uv=uv, environ=environ),
+            site=site,
+            environments=Environments(directory=site.environments, lock_file=LOCK_FILE, uv=uv, environ=environ),
             images=images,
             uv=uv,
             cgroups=cgroups,
             api=ApiPool(api_url),
-            egress=EgressGate(tools, interpreter, cgroups, limits.egress),
             indexes=PackageIndexes(uv, environ, limits.indexes),
             gpus=gpus,
             limits=limits,
@@ -214,12 +223,43 @@ async def open_host(
         raise
 
 
+async def _open_site(
+    directory: Path,
+    environments: Path,
+    locator: PythonLocator,
+    environ: Mapping[str, str],
+    cgroups: Cgroups,
+    limits: HostLimits,
+    unsandboxed: Path | None,
+) -> Site:
+    if unsandboxed is None:
+        return await walled_site(
+            directory=directory,
+            environments=environments,
+            locator=locator,
+            environ=environ,
+            cgroups=cgroups,
+            egress=limits.egress,
+            wanted=limits.isolation_min,
+        )
+    return await plain_site(
+        directory=directory,
+        environments=environments,
+        open_folder=unsandboxed,
+        instance=instance_name(directory),
+        locator=locator,
+        cgroups=cgroups,
+        wanted=limits.isolation_min,
+    )
+
+
 def instance_name(directory: Path) -> str:
     """A name for this node on its host: two servers have folders of their own, so their groups never mix."""
     return hashlib.sha256(str(directory.resolve()).encode()).hexdigest()[:12]
 
 
 def _take(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

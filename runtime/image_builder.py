@@ -42,6 +42,11 @@ _CERTIFICATES = Path("/nodus/certificates.pem")
 _SYSTEM_CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 _WORKER_CHECK = "import nodus._worker"
 
+_UNWALLED = (
+    "this node runs workers without a sandbox (isolation level none), and the steps of an Image run in sandboxes: give "
+    "the node one, or install what the Function needs in its code"
+)
+
 Fetch = Callable[[str, Path], Awaitable[None]]
 """Writes the bytes of a blob (`sha256:…`) to a file; raises whatever may pass by itself."""
 
@@ -131,6 +136,8 @@ class ImageBuilder:
         """
         logs = LogCollector(sink, self._host.limits.logs)
         try:
+            if not self._host.confines:
+                raise ImageFailedError("ImageBuildUnavailable", _UNWALLED)
             tell(Stage.QUEUED)
             key = await self.key(python, steps)
             async with self._free, self._host.images.build_lock(key):

@@ -12,6 +12,9 @@ with the uid of the attempt, so what it reports can be forged by the code beside
     stdin       bytes from the node: `T` passes SIGTERM on; its end means that the node is gone, and everything here
                 ends too
 
+At isolation level none (`plain.py`) there is no sandbox: this is then an ordinary process of the host, which adopts
+whatever the worker leaves behind and ends it before it ends itself.
+
 The loopback ports exist for HTTP clients, which know nothing of unix sockets: one leads to the API, which signs blob
 URLs with it, and one to the egress proxy, which the variables of the worker name.
 """
@@ -28,6 +31,8 @@ import time
 
 BRIDGE_CONNECTIONS_MAX = 64
 BRIDGE_CHUNK_BYTES = 65_536
+END_SECONDS_MAX = 10.0
+"""For what is left of a plain process; the node ends what is slower."""
 OOM_SCORE = "500"
 
 
@@ -38,11 +43,13 @@ def main() -> None:
     with open(config_fd, "rb") as config:
         fields = config.read().split(b"\0")
     directory, bridges, *limits = fields[:6]
-    seconds_max, preparation_count, argument_count = fields[6:9]
-    first, second = 9 + int(preparation_count), 9 + int(preparation_count) + int(argument_count)
-    preparation, arguments = fields[9:first], fields[first:second]
+    plain, seconds_max, preparation_count, argument_count = fields[6:10]
+    first, second = 10 + int(preparation_count), 10 + int(preparation_count) + int(argument_count)
+    preparation, arguments = fields[10:first], fields[first:second]
     environment = dict(field.split(b"=", 1) for field in fields[second:])
     _lower_limits(limits)
+    if plain:
+        _adopt()
     wakeup = _watch_signals()
     doors = []
     for bridge in bridges.decode().split():
@@ -59,6 +66,7 @@ def main() -> None:
     how, number = _supervise(worker, wakeup, None)
     if how != "orphaned":
         os.write(status_fd, b"%s %d\n" % (how.encode(), number))
+    _end_children()
     # Not sys.exit: bridge threads may be blocked, and nothing here needs a farewell.
     os._exit(number if how == "exited" else 128 + number)
 
@@ -96,6 +104,7 @@ def _listen(port: int) -> _socket.socket:
     except OSError as error:
         # Only what shares this network can have come first.
         print(f"nodus: port {port}, which is the worker's own, cannot be had: {error.strerror}", file=sys.stderr)  # noqa: T201
+        _end_children()
         os._exit(1)
     listener.listen(BRIDGE_CONNECTIONS_MAX)
     return listener
@@ -108,6 +117,7 @@ def _enter(directory: bytes) -> None:
         os.chdir(directory)
     except OSError as error:
         print(f"nodus: the working directory cannot be used: {error}", file=sys.stderr)  # noqa: T201
+        _end_children()
         os._exit(1)
 
 
@@ -120,6 +130,7 @@ def _prepare(
     how, number = _supervise(preparation, wakeup, time.monotonic() + seconds_max)
     if (how, number) != ("exited", 0):
         os.write(status_fd, b"unprepared %s %d\n" % (how.encode(), number))
+        _end_children()
         os._exit(1)
 
 
@@ -129,16 +140,21 @@ def _start(arguments: list[bytes], environment: dict[bytes, bytes]) -> int:
     # `posix_spawnp` looks where this process's own PATH says.
     os.environb[b"PATH"] = environment.get(b"PATH", b"")
     try:
-        pid = spawn(
-            arguments[0],
-            arguments,
-            environment,
-            file_actions=[(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0)],
-            # A Python ignores these two; the worker starts with the default, like a process started from a shell.
-            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+        pid = (
+            _spawn_tied(arguments, environment)
+            if _PLAIN
+            else spawn(
+                arguments[0],
+                arguments,
+                environment,
+                file_actions=[(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0)],
+                # A Python ignores these two; the worker starts with the default, like a process started from a shell.
+                setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+            )
         )
     except OSError as error:
         print(f"nodus: {os.fsdecode(arguments[0])} cannot be started: {error.strerror}", file=sys.stderr)  # noqa: T201
+        _end_children()
         os._exit(127)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os.kill(pid, signal.SIGTERM))
@@ -167,12 +183,93 @@ def _supervise(worker: int, wakeup: int, until: float | None) -> tuple[str, int]
                 return "orphaned", signal.SIGKILL
             if b"T" in commands:
                 os.kill(worker, signal.SIGTERM)
-        pid, status = os.waitpid(worker, os.WNOHANG)
-        if pid == 0:
+        status = _ended(worker)
+        if status is None:
             continue
         if os.WIFSIGNALED(status):
             return "signalled", os.WTERMSIG(status)
         return "exited", os.WEXITSTATUS(status)
+
+
+def _ended(worker: int) -> int | None:
+    """The status of the worker if it has ended; any other child was adopted, and is forgotten."""
+    while True:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == worker and not os.WIFSTOPPED(status):  # stopped, it asked to be traced, which nobody here does
+            return status
+        if pid == 0:
+            return None
+
+
+_PLAIN: list[bool] = []
+"""Not empty where no sandbox ends what is left."""
+
+
+def _adopt() -> None:
+    """Become the parent of every descendant that loses its own, and give up gaining rights by any program."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    be_subreaper, no_new_privileges = 36, 38  # of prctl(2)
+    for option in (be_subreaper, no_new_privileges):
+        if libc.prctl(option, 1, 0, 0, 0) != 0:
+            print(f"nodus: prctl {option} failed: {os.strerror(ctypes.get_errno())}", file=sys.stderr)  # noqa: T201
+            os._exit(1)
+    _PLAIN.append(True)
+
+
+def _tie() -> None:
+    """Have the kernel end this process when its parent dies; for a child between its fork and its program."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+
+
+def _spawn_tied(arguments: list[bytes], environment: dict[bytes, bytes]) -> int:
+    """Start a process that the kernel ends when this one dies, however that comes."""
+    import subprocess
+
+    # Without `close_fds`, since a worker that waits has a pipe to read from; no descriptor of ours is inheritable.
+    popen = subprocess.Popen(arguments, env=environment, stdin=subprocess.DEVNULL, close_fds=False, preexec_fn=_tie)
+    _STARTED.append(popen)
+    return popen.pid
+
+
+_STARTED: list[object] = []
+"""Kept, because what collects them waits for their ends, which is this file's to do."""
+
+
+def _end_children() -> None:
+    """End everything that descends from here, where no sandbox does: children of those that go become ours."""
+    if not _PLAIN:
+        return
+    until = time.monotonic() + END_SECONDS_MAX
+    while time.monotonic() < until:
+        for pid in _children():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.01)
+
+
+def _children() -> list[int]:
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    parent = int(file.read().rpartition(b") ")[2].split()[1])
+            except OSError:
+                continue
+            if parent == os.getpid():
+                found.append(int(name))
+    return found
 
 
 def _bridge_all(doors: list[tuple[_socket.socket, str]]) -> None:

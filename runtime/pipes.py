@@ -66,6 +66,16 @@ async def readable(descriptor: int) -> None:
         loop.remove_reader(descriptor)
 
 
+async def write_all(descriptor: int, content: bytes) -> None:
+    """Write everything, as fast as the other end takes it; OSError when that is gone."""
+    left = memoryview(content)
+    while left:
+        try:
+            left = left[os.write(descriptor, left) :]
+        except BlockingIOError:
+            await writable(descriptor)
+
+
 async def writable(descriptor: int) -> None:
     """Return when `descriptor` takes more, or never will."""
     loop = asyncio.get_running_loop()

@@ -17,15 +17,17 @@ from runtime.variables import WorkerIdentity
 
 @dataclass(frozen=True, kw_only=True)
 class EgressPlan:
-    """What a worker may reach: nothing, the names in `hosts`, or any name. All of it passes the node's proxy."""
+    """What a worker may reach: nothing, the names in `hosts`, or any name. All of it passes the node's proxy, unless it
+    is `direct`: without a sandbox there is nothing that would lead through one."""
 
     policy: Policy = "Deny"
     hosts: Sequence[str] = ()
+    direct: bool = False
 
     @property
     def proxied(self) -> bool:
-        """Whether there is a way out at all."""
-        return self.policy != "Deny"
+        """Whether there is a proxy to pass."""
+        return self.policy != "Deny" and not self.direct
 
     def rules(self, settings: EgressSettings) -> EgressRules:
         """As the proxy applies it."""

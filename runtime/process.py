@@ -26,7 +26,7 @@ from pathlib import Path
 from runtime import sandbox
 from runtime.cgroups import Cgroup, Limits
 from runtime.networks import HeldNetwork
-from runtime.pipes import PIPE_BYTES_MAX, Descriptors, read_until_closed, readable, what_is_left, writable
+from runtime.pipes import PIPE_BYTES_MAX, Descriptors, read_until_closed, readable, what_is_left, write_all
 from runtime.sandbox import SandboxSpec, SandboxUnavailableError, Tools
 
 BRIDGE_PORT = 3128
@@ -35,7 +35,7 @@ EGRESS_PORT = 3129
 """Loopback port that leads to the egress proxy; of an attempt that may reach nothing, to nothing."""
 BRIDGES: Mapping[int, Path] = {BRIDGE_PORT: sandbox.API_SOCKET, EGRESS_PORT: sandbox.EGRESS_SOCKET}
 _SETUP_SECONDS_MAX = 30
-_INIT_SOURCE = Path(__file__).with_name("init.py")
+INIT_SOURCE = Path(__file__).with_name("init.py").read_text()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +45,7 @@ class Command:
     `bridges` are loopback ports and the unix sockets inside that they lead to; `inherited` are descriptors that the
     process finds under the same numbers. `preparation` is an argv that must end with 0 before, within its time.
     `processes_max`, of all that its user has, and `data_bytes_max`, of each process, stand in for a control group.
+    `plain` tells that no sandbox is around it.
     """
 
     python: Path
@@ -59,6 +60,7 @@ class Command:
     inherited: Sequence[int] = ()
     preparation: Sequence[str] = ()
     preparation_seconds_max: int = 0
+    plain: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +81,7 @@ def init_config(command: Command) -> bytes:
     head = [command.directory, " ".join(f"{port}={path}" for port, path in command.bridges.items())]
     head += [str(command.files_max), str(command.file_bytes_max)]
     head += ["" if value is None else str(value) for value in (command.processes_max, command.data_bytes_max)]
-    head.append(str(command.preparation_seconds_max))
+    head += ["plain" if command.plain else "", str(command.preparation_seconds_max)]
     head += [str(len(command.preparation)), str(len(command.arguments))]
     variables = [f"{name}={value}" for name, value in command.environment.items()]
     fields = [*head, *command.preparation, *command.arguments, *variables]
@@ -207,7 +209,7 @@ class SandboxProcess:
     @property
     def alive(self) -> bool:
         """Whether it still runs; false as soon as it has ended, however long ago."""
-        return _runs(self._pidfd)
+        return runs(self._pidfd)
 
     def hold_network(self, spec: SandboxSpec) -> HeldNetwork:
         """Keep the network of this sandbox, which was made of `spec`, also beyond its end, so that others may join it.
@@ -215,7 +217,7 @@ class SandboxProcess:
         The caller closes it. Raises OSError when the sandbox is gone.
         """
         held = HeldNetwork.of(self._inner, own_user_namespace=spec.uid is None)
-        if not _runs(self._inner_pidfd):
+        if not runs(self._inner_pidfd):
             # Its number may have been somebody else's by now.
             held.close()
             raise ProcessLookupError("the sandbox has ended")
@@ -226,13 +228,9 @@ class SandboxProcess:
 
         Raises ValueError on a NUL, OSError when the worker is gone.
         """
-        orders = memoryview(grant_orders(environment, directory))
+        orders = grant_orders(environment, directory)
         self._started_at = time.monotonic()
-        while orders:
-            try:
-                orders = orders[os.write(self._grant, orders) :]
-            except BlockingIOError:
-                await writable(self._grant)
+        await write_all(self._grant, orders)
         os.close(self._grant)
         self._grant = -1
 
@@ -261,7 +259,7 @@ class SandboxProcess:
             if descriptor >= 0:
                 os.close(descriptor)
         self._pidfd = self._inner_pidfd = self._control = self._status = self._grant = -1
-        return _ending(code, self._told.decode(errors="replace").splitlines(), ran_seconds)
+        return ending_of(code, self._told.decode(errors="replace").splitlines(), ran_seconds)
 
     def close_output(self) -> None:
         """Close both output pipes; for callers that do not hand them to a log reader."""
@@ -269,14 +267,16 @@ class SandboxProcess:
         os.close(self.stderr)
 
 
-def _runs(pidfd: int) -> bool:
+def runs(pidfd: int) -> bool:
+    """Whether the process behind a pidfd has not ended."""
     ended = select.poll()
     ended.register(pidfd, select.POLLIN)
     return not ended.poll(0)
 
 
-def _ending(code: int, told: Sequence[str], ran_seconds: float) -> Ending:
-    """Join bubblewrap's exit code with what init said; init is believed only where the code allows it."""
+def ending_of(code: int, told: Sequence[str], ran_seconds: float) -> Ending:
+    """Join the exit code of bubblewrap, or of init where there is none, with what init said, which is believed only
+    where the code allows it."""
     number: int | None = None
     if code < 0:
         number = -code
@@ -318,7 +318,7 @@ def _spawn(
     """
     ours, inherited = (-1, []) if grant is None else (grant[0], [grant[1]])
     command = replace(command, arguments=[*command.arguments, *map(str, inherited)])
-    files = {**sandbox.identity_files(spec.uid or sandbox.UNPRIVILEGED_UID), sandbox.INIT: _INIT_SOURCE.read_bytes()}
+    files = {**sandbox.identity_files(spec.uid or sandbox.UNPRIVILEGED_UID), sandbox.INIT: INIT_SOURCE.encode()}
     held = {path: descriptors.memory(content) for path, content in files.items()}
     filter_descriptor = descriptors.memory(tools.filter)
     config = descriptors.memory(init_config(command))

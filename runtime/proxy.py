@@ -37,7 +37,8 @@ _FINAL_CLAIM = re.compile(rb'"draining"\s*:\s*true\s*}\s*$')
 # Hop-by-hop headers, and everything that says who is asking.
 _DROPPED = frozenset(
     b"host authorization connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer "
-    b"transfer-encoding upgrade http2-settings forwarded nodus-org".split()
+    b"transfer-encoding upgrade http2-settings forwarded nodus-org "
+    b"nodus-data-origin".split()
 )
 
 
@@ -52,10 +53,13 @@ class ClaimEvents:
 class AttemptProxy:
     """The listener of one attempt."""
 
-    def __init__(self, pool: ApiPool, token: str, events: ClaimEvents) -> None:
+    def __init__(self, pool: ApiPool, token: str, events: ClaimEvents, *, direct: bool = False) -> None:
+        """`direct` tells that the worker is on the node's network, and so reaches the API where the node does."""
         self.pool = pool
         self.events = events
         self.identity = b"host: %b\r\nauthorization: Bearer %b\r\n" % (pool.host, token.encode("ascii"))
+        if direct:
+            self.identity += b"nodus-data-origin: %b\r\n" % pool.origin
         self.draining = False
         self.api_away = False
         """Whether the API failed to answer the worker's last request; a worker ends itself when that goes on."""

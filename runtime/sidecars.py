@@ -122,8 +122,9 @@ class Sidecars:
             await asyncio.wait([running.over for running in self._running])
 
     async def _open_way_out(self, plan: SidecarPlan, cell: Cell, stack: contextlib.AsyncExitStack) -> None:
-        egress, gate = self._plan.egress, self._host.egress
+        egress = self._plan.egress
         if egress.proxied:
+            gate = self._host.egress
             key = f"{self._plan.identity.attempt}/{plan.name}"
             note = self._note(plan)
             await gate.open(key, cell.run_directory, cell.uid, egress.rules(gate.settings), note)

@@ -32,6 +32,7 @@ from runtime.proxy import AttemptProxy, ClaimEvents
 from runtime.pythons import PythonMissingError
 from runtime.sandbox import SandboxUnavailableError
 from runtime.sidecars import SidecarFailedError, Sidecars
+from runtime.unwalled import UnwalledError, admitted
 from runtime.variables import worker_variables
 from runtime.warm import WarmWorker
 
@@ -101,6 +102,8 @@ class WorkerSupervisor:
         out_of_memory = False
         try:
             async with contextlib.AsyncExitStack() as stack:
+                if not self._host.confines:
+                    self._plan = admitted(self._plan, free_bytes=self._host.free_bytes)
                 if self._plan.image is not None:
                     stack.enter_context(self._host.images.lease(self._plan.image))
                 self._sidecars = Sidecars(self._host, self._plan, logs, self._on_sidecar_end)
@@ -115,7 +118,7 @@ class WorkerSupervisor:
             logs.note(self._problem)
         except (
             *(PythonMissingError, EnvironmentFailedError, SandboxUnavailableError),
-            *(DiskUnavailableError, GpuUnavailableError, SidecarFailedError, _StoppedError),
+            *(DiskUnavailableError, GpuUnavailableError, SidecarFailedError, UnwalledError, _StoppedError),
         ) as error:
             self._busy = isinstance(error, GpuUnavailableError) and error.busy
             self._problem = self._problem or str(error)
@@ -312,11 +315,12 @@ class WorkerSupervisor:
     async def _listen(self, cell: Cell, logs: LogCollector, stack: contextlib.AsyncExitStack) -> None:
         """Open the attempt's own ways to the API and out, which only its worker's user may take."""
         events = ClaimEvents(claimed=self._on_claim, final=self._on_final_claim)
-        self._proxy = AttemptProxy(self._host.api, self._plan.token, events)
+        self._proxy = AttemptProxy(self._host.api, self._plan.token, events, direct=not self._host.confines)
         await self._proxy.listen(cell.run_directory, cell.uid)
         stack.callback(self._proxy.close)
-        attempt, egress, gate = self._plan.identity.attempt, self._plan.egress, self._host.egress
+        attempt, egress = self._plan.identity.attempt, self._plan.egress
         if egress.proxied:
+            gate = self._host.egress
             await gate.open(attempt, cell.run_directory, cell.uid, egress.rules(gate.settings), logs.note)
             stack.push_async_callback(gate.close, attempt)
 

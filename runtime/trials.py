@@ -108,6 +108,8 @@ def _start_many_processes(bait: Mapping[str, Any]) -> None:
             os.waitpid(pid, 0)
 
 
+_MANY_PROCESSES = "start many processes"
+
 Trial = Callable[[Mapping[str, Any]], None]
 
 TRIALS: Mapping[str, Trial] = {
@@ -125,8 +127,21 @@ TRIALS: Mapping[str, Trial] = {
     "trace processes": _trace_processes,
     "open raw sockets": _open_raw_sockets,
     "fill the host's disk": _fill_the_hosts_disk,
-    "start many processes": _start_many_processes,
+    _MANY_PROCESSES: _start_many_processes,
 }
+
+
+HARMLESS = (
+    "read files of the host",
+    "read the host's passwords",
+    "reach the host's ports",
+    "signal processes of the host",
+    "become root",
+    "make a user namespace",
+    "open raw sockets",
+    _MANY_PROCESSES,
+)
+"""Those that change nothing where they succeed, as they may outside a sandbox; one that asks to be traced stops."""
 
 
 def _call(position: int, *arguments: object) -> None:
@@ -146,5 +161,6 @@ def outcome(trial: Trial, bait: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    told = {name: outcome(trial, json.loads(sys.argv[1])) for name, trial in TRIALS.items()}
+    given = json.loads(sys.argv[1])
+    told = {name: outcome(TRIALS[name], given) for name in given.get("trials", TRIALS)}
     sys.stdout.write(json.dumps(told))

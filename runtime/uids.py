@@ -32,13 +32,20 @@ class UidLease:
 
 def lease_uid(folder: Path = LEASE_FOLDER) -> UidLease:
     """The lowest free uid of the range; RuntimeError when a host runs more workers than there are."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     for uid in range(FIRST_UID, FIRST_UID + UIDS_MAX):
-        descriptor = os.open(folder / str(uid), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            continue
-        return UidLease(uid=uid, descriptor=descriptor)
+        lease = take_uid(uid, folder)
+        if lease is not None:
+            return lease
     raise RuntimeError(f"all {UIDS_MAX} user ids for workers are in use on this host")
+
+
+def take_uid(uid: int, folder: Path = LEASE_FOLDER) -> UidLease | None:
+    """This one; None while somebody has it."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(folder / str(uid), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return UidLease(uid=uid, descriptor=descriptor)

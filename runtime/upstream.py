@@ -169,6 +169,7 @@ class ApiPool:
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._idle: list[Upstream] = []
         self.host = parts.netloc.rpartition("@")[2].encode()
+        self.origin = parts.scheme.encode() + b"://" + self.host
 
     def take_idle(self) -> Upstream | None:
         """An open connection, the most recently used first, or None."""

@@ -69,7 +69,15 @@ async def run_node(settings: Settings) -> None:
         limits=host_limits(settings),
         reach=failpoints.reach,
         gpus=await asyncio.to_thread(read_inventory, settings.data_dir / "node" / "gpus", settings.nvml_module),
+        unsandboxed=settings.unsandboxed_dir if settings.unsandboxed else None,
     )
+    if not host.confines:
+        log.warning(
+            "WORKERS ARE NOT CONFINED: they are plain processes and see the files and the network of this host; run "
+            "only code of your own, and unset NODUS_SERVER_UNSANDBOXED where a sandbox can be made",
+            node=settings.node_name,
+            guarantees=host.guarantees.to_json(),
+        )
     try:
         async with _node_api(settings) as api:
             builds = BuildImageActivities(

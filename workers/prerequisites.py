@@ -15,15 +15,22 @@ from runtime.sandbox import SandboxUnavailableError, check, find_tools
 from runtime.uids import FIRST_UID
 from workers.state import StartError
 
+UNSANDBOXED_ADVICE = (
+    "Where all code is your own and no sandbox can be made, NODUS_SERVER_UNSANDBOXED=1 runs it without one"
+)
 
-def check_host(environ: Mapping[str, str]) -> None:
-    """Raise StartError when this host cannot confine user code, because then nothing could be run."""
+
+def check_host(environ: Mapping[str, str], *, unsandboxed: bool = False) -> None:
+    """Raise StartError when this host cannot confine user code, because then nothing could be run; unless that is to
+    run `unsandboxed`."""
     if sys.platform != "linux":
         raise StartError("nodus-server runs on Linux: run it in a Linux container or machine")
+    if unsandboxed:
+        return
     try:
         check(find_tools(environ), FIRST_UID if os.geteuid() == 0 else None)
     except SandboxUnavailableError as error:
-        raise StartError(f"user code cannot be confined on this host: {error}") from error
+        raise StartError(f"user code cannot be confined on this host: {error}. {UNSANDBOXED_ADVICE}") from error
 
 
 async def build_environment(directory: Path, environ: Mapping[str, str]) -> str | None:

@@ -64,7 +64,12 @@ def run_up(options: UpOptions) -> int:
     folder = StateFolder(options.data_dir)
     try:
         folder.create()
-        check_host(os.environ)
+        unsandboxed = read_settings().unsandboxed
+        check_host(os.environ, unsandboxed=unsandboxed)
+        if unsandboxed:
+            progress.warn(
+                "workers run WITHOUT A SANDBOX and see the files and the network of this host: run only your own code"
+            )
         with folder.locked() as lock:
             return asyncio.run(Machine(folder, options, progress, lock).run())
     except StartError as error:
@@ -141,7 +146,7 @@ class Machine:
         self._folder.client_env.unlink(missing_ok=True)
         step = self._progress.step
         async with asyncio.TaskGroup() as beside:
-            environment = beside.create_task(build_environment(self._folder.environments, os.environ))
+            environment = beside.create_task(self._build_environment())
             tables = beside.create_task(self._make_tables())
             with step("PostgreSQL and Temporal"):
                 await self._start_together({"postgres": self._postgres, "temporal": self._temporal})
@@ -192,6 +197,12 @@ class Machine:
 
     async def _api_is_ready(self, pid: int) -> bool:
         return await api_is_ready(self._ports["http"])
+
+    async def _build_environment(self) -> str | None:
+        """Where it is used; a node without a sandbox may have its environments elsewhere, and builds them itself."""
+        if self._settings.unsandboxed:
+            return None
+        return await build_environment(self._folder.environments, os.environ)
 
     async def _control_is_ready(self, pid: int) -> bool:
         return await polls(await self._engine(), CONTROL_TASK_QUEUE, f"{pid}@")

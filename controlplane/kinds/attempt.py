@@ -153,8 +153,9 @@ class AttemptTimings(ApiModel):
 class AttemptGuarantees(ApiModel):
     """How a worker is isolated, as its node proved at its start."""
 
-    level: Literal["basic", "standard", "strong"] = Field(
-        description="Strong: a user of its own and hard limits. Standard: one of these. Basic: neither."
+    level: Literal["none", "basic", "standard", "strong"] = Field(
+        description="Strong: a user of its own and hard limits. Standard: one of these. Basic: neither. None: no "
+        "sandbox."
     )
     uid: Literal["per_attempt", "shared"] = Field(description="Whether two workers are two users to the kernel.")
     memory: Literal["hard", "soft", "none"] = Field(
@@ -166,14 +167,20 @@ class AttemptGuarantees(ApiModel):
     cpu: Literal["shared", "none"] = Field(
         default="none", description="Whether it gets its part of the processors when all want them."
     )
-    network: Literal["none", "proxy"] = Field(
-        description="What it reaches beyond its own loopback: nothing, or what the egress proxy lets through."
+    network: Literal["none", "proxy", "host"] = Field(
+        description="What it reaches beyond its own loopback: nothing, what the egress proxy lets through, or all that "
+        "its host does."
     )
     disk_bytes: int | None = Field(
-        default=None, ge=0, description="Size of each of its writable folders; what is written counts as its memory."
+        default=None,
+        ge=0,
+        description="Size of each of its writable folders, where they have one; what is written counts as its memory.",
     )
-    filter_sha256: str = Field(
-        max_length=64, pattern=r"^[0-9a-f]{64}$", description="Of the filter over its system calls."
+    filter_sha256: str | None = Field(
+        default=None,
+        max_length=64,
+        pattern=r"^[0-9a-f]{64}$",
+        description="Of the filter over its system calls, if there is one.",
     )
     missing: list[Annotated[str, StringConstraints(max_length=256)]] = Field(
         default_factory=list, max_length=8, description="What keeps the host from the next level."

@@ -1,0 +1,288 @@
+"""Workers without a sandbox, isolation level none: real ones, by a node of root, on a host that needs no bubblewrap."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime import strays
+from runtime.canary import Guarantees
+from runtime.host import Host, open_host
+from runtime.plans import EgressPlan, SidecarPlan, StartPlan
+from runtime.sandbox import SandboxUnavailableError
+from runtime.supervisor import Phase, WorkerReport, WorkerSupervisor
+from runtime.uids import FIRST_UID, UIDS_MAX
+from tests.fixtures.eventually import eventually
+from tests.runtime.conftest import LIMITS, Log
+from tests.runtime.scripted_api import ScriptedApi
+from tests.runtime.test_supervisor import APP, plan
+
+pytestmark = [pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
+
+OPEN = EgressPlan(policy="Open")
+
+
+@pytest.fixture(scope="session")
+def open_folder() -> Iterator[Path]:
+    """One that every user may pass, as pytest's own are not; environments and interpreters are made in it once."""
+    folder = Path(tempfile.mkdtemp(prefix="nodus-plain-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+async def opened(tmp_path: Path, open_folder: Path, api_url: str, **changes: Any) -> Host:
+    return await open_host(
+        directory=tmp_path / "node",
+        environments=tmp_path / "environments",
+        api_url=api_url,
+        environ=os.environ,
+        limits=dataclasses.replace(LIMITS, isolation_min="none", **changes),
+        unsandboxed=open_folder,
+    )
+
+
+@pytest.fixture
+async def plain(tmp_path: Path, open_folder: Path, api: ScriptedApi) -> AsyncIterator[Host]:
+    host = await opened(tmp_path, open_folder, api.url)
+    yield host
+    await host.close()
+
+
+@dataclasses.dataclass
+class Running:
+    supervisor: WorkerSupervisor
+    task: asyncio.Task[WorkerReport]
+
+
+Start = Callable[..., Running]
+
+
+@pytest.fixture
+async def start(plain: Host, log: Log) -> AsyncIterator[Start]:
+    """Start a worker; whatever is left at the end of the test is killed."""
+    started: list[Running] = []
+
+    def begin(**changes: Any) -> Running:
+        chosen = plan(**{"egress": OPEN, **changes})
+        phases: list[Phase] = []
+        supervisor = WorkerSupervisor(plain, chosen, log, phases.append)
+        directory = plain.attempt_directory(chosen.identity.attempt)
+        running = Running(supervisor, asyncio.create_task(supervisor.run(directory)))
+        started.append(running)
+        return running
+
+    yield begin
+    for running in started:
+        running.supervisor.kill("the test is over")
+    await asyncio.gather(*(running.task for running in started), return_exceptions=True)
+
+
+async def ended(running: Running, within: float = 60) -> WorkerReport:
+    async with asyncio.timeout(within):
+        return await running.task
+
+
+def users() -> set[int]:
+    """The uids of workers that some process of the host has now."""
+    return {process.uid for process in strays._processes()} & set(range(FIRST_UID, FIRST_UID + UIDS_MAX))
+
+
+async def test_a_host_says_that_nothing_is_confined_and_is_refused_where_that_is_too_little(
+    plain: Host, tmp_path: Path, open_folder: Path, api: ScriptedApi
+) -> None:
+    found: Guarantees = plain.guarantees
+    assert (found.level, found.uid, found.filter_sha256, plain.confines) == ("none", "per_attempt", None, False)
+    assert "code inside can" in found.missing[0]
+    for possible in ("read files of the host", "reach the host's ports"):
+        assert possible in found.missing[0]
+    assert "become root" not in found.missing[0]
+    told = found.to_json(proxied=True, disk_bytes=1)
+    assert (told["network"], told["diskBytes"], told["filterSha256"]) == ("host", None, None)
+    with pytest.raises(SandboxUnavailableError, match="at level none, and `isolation_min` asks for basic"):
+        await open_host(
+            directory=tmp_path / "other",
+            environments=tmp_path / "environments",
+            api_url=api.url,
+            environ=os.environ,
+            limits=LIMITS,
+            unsandboxed=open_folder,
+        )
+
+
+async def test_a_call_runs_as_a_user_of_its_own_in_folders_of_its_own(
+    api: ScriptedApi, start: Start, log: Log, plain: Host
+) -> None:
+    source = """
+@app.function()
+def target(x):
+    import os, tempfile
+    status = dict(line.split(":", 1) for line in open("/proc/self/status").read().splitlines() if ":" in line)
+    print(os.getuid(), status["CapEff"].strip(), status["NoNewPrivs"].strip(), os.getcwd(), tempfile.gettempdir())
+    open("here", "w").close()
+    return x * x
+"""
+    api.set_code({"app.py": APP + source})
+    api.call("one", 3)
+    start()
+    await eventually(lambda: "one" in api.outcomes, within=90)
+    assert api.outcomes["one"]["outcome"] == "Succeeded", api.outcomes["one"]
+    await eventually(lambda: log.text("stdout"), within=60)
+    [uid, capabilities, no_new_privileges, directory, temporary] = log.text("stdout")[0].split()
+    assert int(uid) in range(FIRST_UID, FIRST_UID + UIDS_MAX)
+    assert (capabilities, no_new_privileges) == ("0" * 16, "1")
+    home = plain.attempt_directory("att_test") / "home"
+    assert (Path(directory), Path(temporary)) == (home / "workspace", home / "tmp")
+    assert (home / "workspace" / "here").stat().st_uid == int(uid)
+
+
+async def test_an_exception_a_deadline_and_a_cancel_are_reported(api: ScriptedApi, start: Start) -> None:
+    source = """
+import asyncio
+@app.function()
+async def target(how):
+    if how == "raise":
+        raise LookupError("no such thing")
+    await asyncio.sleep(600)
+"""
+    api.set_code({"app.py": APP + source})
+    api.call("raises", "raise")
+    api.call("late", "sleep")
+    api.queue[-1]["may_run_seconds"] = 2
+    api.call("unwanted", "sleep")
+    identity = dataclasses.replace(plan().identity, concurrency=3)
+    start(identity=identity)
+    await eventually(lambda: "raises" in api.outcomes and not api.queue, within=90)
+    assert api.outcomes["raises"]["error"]["type"] == "LookupError"
+    api.cancels.add("unwanted")
+    await eventually(lambda: {"late", "unwanted"} <= api.outcomes.keys(), within=60)
+    assert api.outcomes["late"]["outcome"] == "DeadlineExceeded"
+    assert api.outcomes["unwanted"]["outcome"] == "Cancelled"
+
+
+async def test_a_large_result_goes_straight_to_the_api(api: ScriptedApi, start: Start) -> None:
+    api.set_code({"app.py": APP + "@app.function()\ndef target():\n    return b'x' * 1_000_000\n"})
+    api.call("one")
+    start()
+    await eventually(lambda: "one" in api.outcomes, within=90)
+    reference = api.outcomes["one"]["result"]["blob"]
+    assert len(api.blobs[reference.removeprefix("sha256:")]) > 1_000_000
+
+
+DETACHED = """
+@app.function()
+def target():
+    import os, subprocess, sys
+    hide = "import os, time\\nif os.fork() == 0:\\n    os.setsid()\\n    if os.fork() == 0:\\n        time.sleep(3600)"
+    subprocess.run([sys.executable, "-c", hide], check=True)
+    open("left", "w").close()
+    print(os.getuid(), flush=True)
+"""
+
+
+async def test_a_drained_worker_leaves_no_process_folder_or_user(
+    api: ScriptedApi, start: Start, log: Log, plain: Host
+) -> None:
+    api.set_code({"app.py": APP + DETACHED})
+    api.call("one")
+    running = start()
+    await eventually(lambda: "one" in api.outcomes and log.text("stdout"), within=90)
+    uid = int(log.text("stdout")[0])
+    assert uid in users()
+    running.supervisor.drain(None)
+    report = await ended(running)
+    assert report.ending is not None
+    assert (report.ending.exit_code, report.problem) == (0, None)
+    assert uid not in users()
+    assert not (plain.attempt_directory("att_test") / "home").exists()
+    assert strays.members(None, uid) == []
+
+
+async def test_a_kill_ends_what_hides_and_what_ignores_signals(api: ScriptedApi, start: Start, log: Log) -> None:
+    hides = DETACHED.replace("import os, time", "import os, signal, time\\nsignal.signal(15, signal.SIG_IGN)")
+    api.set_code({"app.py": APP + hides + "    import time\n    time.sleep(3600)\n"})
+    api.call("one")
+    running = start()
+    await eventually(lambda: log.text("stdout"), within=90)
+    running.supervisor.drain(0.5)
+    report = await ended(running)
+    assert report.ending is not None
+    assert report.ending.signal == 9
+    assert strays.members(None, int(log.text("stdout")[0])) == []
+
+
+async def test_a_worker_that_kills_its_own_init_takes_nothing_with_it_and_leaves_nothing(
+    api: ScriptedApi, start: Start, log: Log
+) -> None:
+    source = DETACHED + "    os.kill(os.getppid(), 9)\n    import time\n    time.sleep(3600)\n"
+    api.set_code({"app.py": APP + source})
+    api.call("one")
+    report = await ended(start(), within=120)
+    assert report.ending is not None
+    assert report.ending.signal == 9
+    await eventually(lambda: log.text("stdout"), within=60)
+    assert strays.members(None, int(log.text("stdout")[0])) == []
+
+
+async def test_a_command_its_preparation_and_its_folder_work(start: Start, log: Log) -> None:
+    prepared = StartPlan(
+        command=["sh", "-c", "cat made; pwd; echo $NODUS_FUNCTION; exit 3"],
+        init_command=["sh", "-c", "echo prepared > made"],
+        init_seconds_max=60,
+    )
+    report = await ended(start(start=prepared, directory="/workspace/deep"))
+    assert report.ending is not None
+    assert report.ending.exit_code == 3
+    prepared_line, folder, function = log.text("stdout")
+    assert (prepared_line, Path(folder).name, function) == ("prepared", "deep", "fn")
+
+
+async def test_a_preparation_that_fails_and_a_program_that_is_missing_are_told(start: Start, plain: Host) -> None:
+    report = await ended(start(start=StartPlan(init_command=["sh", "-c", "exit 4"], init_seconds_max=60)))
+    assert report.ending is not None
+    assert report.ending.unprepared == "exited with code 4"
+    plain.remove_directory("att_test")
+    report = await ended(start(start=StartPlan(command=["no-such-program"])))
+    assert report.problem is not None
+    assert "no-such-program cannot be started: No such file or directory" in report.problem
+
+
+async def test_sidecars_run_beside_the_worker_as_users_of_their_own(start: Start, log: Log) -> None:
+    sidecar = SidecarPlan(name="beside", command=["sh", "-c", "id -u; exec sleep 600"])
+    running = start(sidecars=[sidecar], start=StartPlan(command=["sh", "-c", "id -u; exec sleep 600"]))
+    await eventually(lambda: len(log.text("stdout")) == 2, within=90)
+    uids = {int(line.removeprefix("[beside] ")) for line in log.text("stdout")}
+    assert len(uids) == 2
+    assert uids <= users()
+    running.supervisor.drain(None)
+    await ended(running)
+    assert not uids & users()
+
+
+@pytest.mark.parametrize(
+    ("changes", "names", "lacks"),
+    [
+        ({"egress": EgressPlan()}, "spec.network.egress", "network namespace"),
+        ({"egress": EgressPlan(policy="AllowList", hosts=["pypi.org"])}, "spec.network.egress", "network namespace"),
+        ({"image": "image-0123456789abcdef0123"}, "Image", "mount namespace"),
+        ({"directory": "/opt/app"}, "spec.workingDir", "mount namespace"),
+        ({"disk_bytes_least": 1 << 60}, "spec.resources.disk", "make room"),
+    ],
+)
+async def test_what_needs_walls_is_refused_by_name(
+    changes: dict[str, Any], names: str, lacks: str, start: Start, log: Log
+) -> None:
+    report = await ended(start(**changes))
+    assert report.ending is None
+    assert report.problem is not None
+    assert names in report.problem
+    assert lacks in report.problem
+    assert report.problem in "\n".join(log.text("stderr"))
