@@ -97,7 +97,7 @@ def ledger(context: typer.Context) -> None:
     with loading():
         from workers.ledger import app as commands
 
-    commands(context.args, prog_name="python -m workers ledger")
+    _run(commands, "ledger", context.args)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
@@ -106,7 +106,7 @@ def admin(context: typer.Context) -> None:
     with loading():
         from workers.admin import app as commands
 
-    commands(context.args, prog_name="python -m workers admin")
+    _run(commands, "admin", context.args)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
@@ -124,7 +124,7 @@ def switches(context: typer.Context) -> None:
     with loading():
         from workers.switches import app as commands
 
-    commands(context.args, prog_name="python -m workers switches")
+    _run(commands, "switches", context.args)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
@@ -133,7 +133,7 @@ def quotas(context: typer.Context) -> None:
     with loading():
         from workers.quotas import app as commands
 
-    commands(context.args, prog_name="python -m workers quotas")
+    _run(commands, "quotas", context.args)
 
 
 @app.command()
@@ -142,6 +142,14 @@ def health(process: ProcessName) -> None:
     from workers.health import is_healthy
 
     sys.exit(0 if asyncio.run(is_healthy(process, read_settings())) else 1)
+
+
+def _run(commands: typer.Typer, name: str, words: list[str]) -> None:
+    """Run commands that may change something; the audit log tells whose they were."""
+    from workers.operators import operators_command
+
+    with operators_command([name, *words]):
+        commands(words, prog_name=f"python -m workers {name}")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import orjson
 import typer
 
+from controlplane.audit.commands import tell_refusal
 from controlplane.clock import format_time
 from controlplane.errors import ApiError
 from controlplane.identity.bootstrap import FIRST_MEMBER, FIRST_ORG, bootstrap
@@ -156,7 +157,11 @@ def _run(do: Callable[[Core], Coroutine[Any, Any, Any]]) -> Any:  # noqa: ANN401
 
     async def run() -> Any:  # noqa: ANN401
         async with _core() as core:
-            return await do(core)
+            try:
+                return await do(core)
+            except ApiError as error:
+                await tell_refusal(core.writer, core.clock, error)
+                raise
 
     try:
         return asyncio.run(run())

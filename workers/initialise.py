@@ -48,15 +48,18 @@ async def is_initialised(settings: Settings, key_file: Path) -> bool:
 async def _initialise(settings: Settings, key_file: Path | None, operator_key: str | None) -> str | None:
     from controlplane.identity.bootstrap import bootstrap, issue_admin_key, keep_operator_key
     from controlplane.store.migrate import migrate
+    from workers.operators import operators_command
     from workers.wiring import open_core
 
     await migrate(settings.database_url)
     async with open_core(settings) as core:
-        token = (await bootstrap(core.writer, settings, core.clock, given=operator_key)).token
-        if operator_key is not None:
-            await keep_operator_key(core.database, settings, core.clock, operator_key)
-        if token is None and key_file is not None and read_private(key_file) is None:
-            token = await issue_admin_key(core.database, settings, core.clock)
+        # After everything that runs in the background was started: only what is asked for here is an operator's.
+        with operators_command(["init"]):
+            token = (await bootstrap(core.writer, settings, core.clock, given=operator_key)).token
+            if operator_key is not None:
+                await keep_operator_key(core.database, settings, core.clock, operator_key)
+            if token is None and key_file is not None and read_private(key_file) is None:
+                token = await issue_admin_key(core.database, settings, core.clock)
     return token
 
 

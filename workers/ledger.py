@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from controlplane.audit.commands import tell_refusal
 from controlplane.errors import ApiError
 from controlplane.identity.bootstrap import FIRST_ORG
 from controlplane.kinds.registry import KINDS
@@ -112,6 +113,7 @@ async def _write(mutation: GrantCredit | RefundCharge, org: str) -> Balance:
         try:
             await writer.write(mutation)
         except ApiError as error:
+            await tell_refusal(writer, clock, error)
             typer.echo(f"{error.message}\nfix: {error.fix}", err=True)
             raise typer.Exit(1) from None
         return await read_balance(database, org)

@@ -7,11 +7,13 @@ nothing can appear later among rows that were sealed (`chain.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
+
+from controlplane.store.contract import Reads, Tx
 
 TEXT_LENGTH_MAX = 253
 """Of a name, a project and the like: what Kubernetes takes for one at most. Paths that name nothing may be longer."""
@@ -82,7 +84,21 @@ class AuditEntry:
 
 
 _COLUMNS = tuple(field.name for field in fields(AuditEntry))
-_FROM_PATHS = ("project", "kind", "name", "subresource", "verb")
+_FROM_PATHS = ("project", "kind", "name", "subresource", "verb", "principal", "message")
+
+
+class RecordEntries:
+    """Stores events of what changed no object."""
+
+    def __init__(self, entries: Sequence[AuditEntry]) -> None:
+        self._entries = entries
+
+    def reads(self) -> Reads:
+        return Reads()
+
+    def apply(self, tx: Tx) -> None:
+        for entry in self._entries:
+            tx.join(PART, entry.as_row())
 
 
 def clipped(text: str) -> str:

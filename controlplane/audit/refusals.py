@@ -14,12 +14,11 @@ from dataclasses import replace
 
 import structlog
 
-from controlplane.audit.entries import PART, ActorKind, AuditEntry
+from controlplane.audit.entries import ActorKind, AuditEntry, RecordEntries
 from controlplane.clock import Clock
 from controlplane.errors import ApiError
 from controlplane.identity.bootstrap import FIRST_ORG
 from controlplane.settings import Settings
-from controlplane.store.contract import Reads, Tx
 from controlplane.store.writer import Writer
 
 log = structlog.get_logger(__name__)
@@ -99,20 +98,6 @@ class AuditQueue:
                 principal_kind=ActorKind.SERVER, code=503, reason=LOST, count=lost, message=told,
             ),
         )  # fmt: skip
-
-
-class RecordEntries:
-    """Stores events of what changed no object."""
-
-    def __init__(self, entries: Sequence[AuditEntry]) -> None:
-        self._entries = entries
-
-    def reads(self) -> Reads:
-        return Reads()
-
-    def apply(self, tx: Tx) -> None:
-        for entry in self._entries:
-            tx.join(PART, entry.as_row())
 
 
 def _same(entry: AuditEntry) -> Hashable:

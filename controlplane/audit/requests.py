@@ -26,11 +26,15 @@ _OUTCOMES: Mapping[ChangeType, tuple[int, str]] = MappingProxyType(
         ChangeType.DELETED: (200, "Deleted"),
     }
 )
+_VERBS: Mapping[ChangeType, str] = MappingProxyType(
+    {ChangeType.ADDED: "create", ChangeType.MODIFIED: "update", ChangeType.DELETED: "delete"}
+)
+"""What a command, which has a word of its own, does to an object."""
 
 
 @dataclass(kw_only=True)
 class AuditedRequest:
-    """What is asked of one object, of a collection, or (an operator's command) of the server."""
+    """What is asked of one object, of a collection, or (by an operator's command) of the server."""
 
     actor: Actor
     verb: str
@@ -41,7 +45,7 @@ class AuditedRequest:
     written_kind: str = ""
     """The kind of what it writes; empty for whatever a command changes."""
     is_command: bool = False
-    """Whether it leaves an event even when it changes no object, and one for every object that it does change."""
+    """Whether it leaves an event for each object that it changes, and one when it writes something else."""
     message: str = ""
     request_id: str = ""
     source: str = ""
@@ -49,14 +53,14 @@ class AuditedRequest:
     """Uids whose event is stored, as many as the request changed objects; a later write of the same one is the same
     change (a delete that marks the object, and then takes it away)."""
 
-    def entries(self, changes: Sequence[Change], now: datetime) -> Mapping[str, AuditEntry]:
+    def entries(self, changes: Sequence[Change], now: datetime, *, wrote_rows: bool) -> Mapping[str, AuditEntry]:
         """The events of what a mutation of this request changed, by uid. What follows from it, such as the end of what
-        a deleted object owns, is nobody's request."""
+        a deleted object owns, is nobody's request. `wrote_rows` tells that it wrote something beside objects."""
         told: dict[str, AuditEntry] = {}
         for change in changes:
             if change.uid not in self.recorded and change.uid not in told and self._is_about(change):
                 told[change.uid] = self._changed(change, now)
-        if self.is_command and not told and not self.recorded:
+        if self.is_command and wrote_rows and not told and not self.recorded:
             told[""] = self.entry(now, 200, "Done")
         return told
 
@@ -83,7 +87,8 @@ class AuditedRequest:
         return AuditEntry(
             created_at=now, org=key.org, project=key.project or (key.name if key.kind == _PROJECT else ""),
             kind=key.kind, name=key.name, uid=change.uid,
-            subresource=self.subresource if key.kind == self.kind else "", verb=self.verb,
+            subresource=self.subresource if key.kind == self.kind else "",
+            verb=_VERBS[change.type] if self.is_command else self.verb,
             principal_kind=self.actor.kind, principal=self.actor.name, key_prefix=self.actor.key_prefix,
             request_id=self.request_id, source=self.source, code=code, reason=reason, message=self.message,
         )  # fmt: skip
@@ -94,16 +99,17 @@ AUDITED: ContextVar[AuditedRequest | None] = ContextVar("audited", default=None)
 
 
 @contextmanager
-def audited(request: AuditedRequest) -> Iterator[AuditedRequest]:
+def audited(request: AuditedRequest | None) -> Iterator[None]:
     """Writes inside the block belong to the request."""
     token = AUDITED.set(request)
     try:
-        yield request
+        yield
     finally:
         AUDITED.reset(token)
 
 
-def command_request(verb: str, name: str, *, org: str, user: str, message: str = "") -> AuditedRequest:
-    """An operator's command (`admin revoke-key`), run by `user` of the host."""
+def command_request(words: Sequence[str], *, org: str, user: str) -> AuditedRequest:
+    """An operator's command (`admin revoke-key ci`), run by `user` of the host; `org` is told what is of no other."""
+    command = " ".join(words)
     actor = Actor(kind=ActorKind.OPERATOR, org=org, name=user)
-    return AuditedRequest(actor=actor, verb=verb, name=name, is_command=True, message=message)
+    return AuditedRequest(actor=actor, verb="run", name=command, is_command=True, message=f"workers {command}")

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from controlplane.audit.commands import execute
 from controlplane.clock import Clock, format_time
 from controlplane.identity.owners import add_member, owners_read
 from controlplane.identity.principal import user_label
@@ -104,7 +105,7 @@ async def keep_operator_key(database: Database, settings: Settings, clock: Clock
     admin, member = await _first_admin(database)
     token_hash = TokenHasher(settings.secret_key).hash(token)
     row = (token_hash, FIRST_ORG, admin, _OPERATOR_KEY_NAME, ["*"], ["*"], clock.now(), None, None, member)
-    await database.execute(_KEEP_OPERATOR_KEY, *row)
+    await execute(database, FIRST_ORG, _KEEP_OPERATOR_KEY, *row)
 
 
 async def issue_admin_key(database: Database, settings: Settings, clock: Clock) -> str:
@@ -116,7 +117,7 @@ async def issue_admin_key(database: Database, settings: Settings, clock: Clock) 
 async def rotate_admin_key(database: Database, settings: Settings, clock: Clock) -> str:
     """A new key of the first administrator; all their other keys stop working."""
     token, token_hash, admin = await _issue(database, settings, clock)
-    await database.execute(_REVOKE_OTHERS, FIRST_ORG, admin, token_hash, clock.now())
+    await execute(database, FIRST_ORG, _REVOKE_OTHERS, FIRST_ORG, admin, token_hash, clock.now())
     return token
 
 
@@ -124,7 +125,7 @@ async def _issue(database: Database, settings: Settings, clock: Clock) -> tuple[
     admin, member = await _first_admin(database)
     token = new_api_key()
     token_hash = TokenHasher(settings.secret_key).hash(token)
-    await database.execute(INSERT_API_KEY, *_key_row(token_hash, FIRST_ORG, admin, clock.now(), member))
+    await execute(database, FIRST_ORG, INSERT_API_KEY, *_key_row(token_hash, FIRST_ORG, admin, clock.now(), member))
     return token, token_hash, admin
 
 

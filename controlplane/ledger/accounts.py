@@ -14,6 +14,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from controlplane.audit.commands import execute
 from controlplane.store.contract import Loader
 from controlplane.store.database import Database
 
@@ -133,4 +134,4 @@ async def balance_of_org(connection: Connection, org: str) -> Balance:
 
 async def set_floor(database: Database, org: str, floor_micro_usd: int | None) -> None:
     """Limit what the organisation may hold from now on, or lift the limit with None; what is held already stays."""
-    await database.execute(_LIMIT, org, floor_micro_usd)
+    await execute(database, org, _LIMIT, org, floor_micro_usd)

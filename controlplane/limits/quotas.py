@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from controlplane.audit.commands import execute
 from controlplane.errors import ApiError, Reason
 from controlplane.machinery.quantities import canonical_quantity, quantity_bytes, quantity_milli
 from controlplane.store.contract import Loader, Tx
@@ -165,9 +166,9 @@ async def read_quotas(database: Database, org: str) -> list[Quota]:
 
 async def set_quota(database: Database, quota: Quota) -> None:
     """Let no more be made than this; what there is beyond it stays."""
-    await database.execute(_SET, quota.org, quota.project, quota.counter.value, quota.amount_max)
+    await execute(database, quota.org, _SET, quota.org, quota.project, quota.counter.value, quota.amount_max)
 
 
 async def clear_quota(database: Database, org: str, project: str, counter: Counter) -> bool:
     """Count no longer; whether there was a quota."""
-    return (await database.execute(_CLEAR, org, project, counter.value)).endswith(" 1")
+    return (await execute(database, org, _CLEAR, org, project, counter.value)).endswith(" 1")

@@ -18,7 +18,9 @@ from enum import StrEnum
 
 import structlog
 
+from controlplane.audit.commands import execute
 from controlplane.errors import ApiError, Reason
+from controlplane.identity.bootstrap import FIRST_ORG
 from controlplane.store.database import DRIVER_ERRORS, Database
 
 log = structlog.get_logger(__name__)
@@ -62,12 +64,17 @@ async def read_switches(database: Database) -> list[SwitchedOn]:
 
 async def turn_on(database: Database, switch: Switch, subject: str, reason: str) -> None:
     """Stop what the switch is about; once more only changes the reason."""
-    await database.execute(_ON, switch.value, subject, reason)
+    await execute(database, _org_of(switch, subject), _ON, switch.value, subject, reason)
 
 
 async def turn_off(database: Database, switch: Switch, subject: str) -> bool:
     """Let it go on; whether the switch was on."""
-    return (await database.execute(_OFF, switch.value, subject)).endswith(" 1")
+    return (await execute(database, _org_of(switch, subject), _OFF, switch.value, subject)).endswith(" 1")
+
+
+def _org_of(switch: Switch, subject: str) -> str:
+    """Who is told of it; what concerns everybody is told to the operator's organisation."""
+    return subject if switch is Switch.SUSPEND else FIRST_ORG
 
 
 class Switches:

@@ -26,7 +26,7 @@ from controlplane.errors import ApiError, Reason
 from controlplane.machinery.kind import Kind
 from controlplane.settings import Settings
 from controlplane.store import sql
-from controlplane.store.batch import Batch
+from controlplane.store.batch import Batch, Mark
 from controlplane.store.contract import BatchHook, Change, Key, Loader, Mutation, Reads
 from controlplane.store.database import DRIVER_ERRORS, Database, is_passing
 
@@ -230,7 +230,7 @@ def _apply(batch: Batch, pending: Pending) -> None:
     try:
         pending.result = pending.mutation.apply(batch)
         if pending.audited is not None:
-            _audit(batch, pending, pending.audited, mark.changes)
+            _audit(batch, pending, pending.audited, mark)
     except ApiError as error:
         batch.undo(mark)
         pending.error = error
@@ -241,9 +241,11 @@ def _apply(batch: Batch, pending: Pending) -> None:
         pending.error = ApiError(Reason.INTERNAL_ERROR, "the server failed on this change", debug=repr(error))
 
 
-def _audit(batch: Batch, pending: Pending, audited: AuditedRequest, changes_before: int) -> None:
+def _audit(batch: Batch, pending: Pending, audited: AuditedRequest, mark: Mark) -> None:
     """Let what the mutation changed and the events of it be stored together."""
-    entries = audited.entries([logged.change for logged in batch.log[changes_before:]], batch.now)
+    changes = [logged.change for logged in batch.log[mark.changes :]]
+    wrote_rows = len(batch.parts) > mark.parts or len(batch.statements) > mark.statements
+    entries = audited.entries(changes, batch.now, wrote_rows=wrote_rows)
     pending.told = frozenset(entries)
     for entry in entries.values():
         batch.join(AUDIT, entry.as_row())

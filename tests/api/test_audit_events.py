@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from controlplane.audit import reading
-from controlplane.audit.entries import ActorKind, AuditEntry
-from controlplane.audit.refusals import RecordEntries
+from controlplane.audit.entries import ActorKind, AuditEntry, RecordEntries
 from controlplane.kinds.roles import Role
 from tests.api.test_access import key
 from tests.fixtures.app import ROOT, ServedApi

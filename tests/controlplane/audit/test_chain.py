@@ -16,8 +16,7 @@ import pytest
 
 from activities.audit_keeper import AuditKeeper
 from controlplane.audit.chain import COLUMNS, SEALERS_LOCK, Head, newest_head, seal
-from controlplane.audit.entries import ActorKind, AuditEntry
-from controlplane.audit.refusals import RecordEntries
+from controlplane.audit.entries import ActorKind, AuditEntry, RecordEntries
 from controlplane.audit.retention import forget_released, set_checkpoint
 from controlplane.audit.verification import Verdict, verify
 from controlplane.failpoints import taken_file
