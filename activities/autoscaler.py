@@ -32,7 +32,6 @@ from controlplane.capacity.rows import AttemptState, NodeLoad, WorkerQueries, Wo
 from controlplane.clock import Clock
 from controlplane.errors import ApiError
 from controlplane.images.use import concerned_functions, image_use
-from controlplane.kinds.quotes import within_quote
 from controlplane.ledger.function_funds import function_funds
 from controlplane.ledger.worker_accounts import FundingRules
 from controlplane.limits.switches import Switches
@@ -203,8 +202,8 @@ class Autoscaler:
         if not documents:
             return
         capacities = {key: self._placements.of(document["spec"]) for key, document in documents.items()}
-        rates = {
-            document["metadata"]["uid"]: within_quote(document, capacities[key].rate_micro_usd_per_hour)
+        priced = {
+            document["metadata"]["uid"]: capacities[key].bound_as(document)
             for key, document in documents.items()
             if self._placements.is_priced
         }
@@ -215,7 +214,7 @@ class Autoscaler:
             self._workers.start_records(revisions),
             self._workers.node_load(self._settings.node_name),
             read_room(self._database, sorted(projects)),
-            function_funds(self._database, self._funding, rates, documents, self._cache, self._clock.now()),
+            function_funds(self._database, self._funding, priced, documents, self._cache, self._clock.now()),
         )
         lacking, telling = False, []
         for key, document in documents.items():

@@ -16,6 +16,7 @@ from controlplane.calls.shown import set_fields, view
 from controlplane.clock import format_time_micro
 from controlplane.errors import not_found
 from controlplane.ledger.function_funds import SEGMENTS, SegmentSum, segment_sum
+from controlplane.ledger.worker_costs import whole_seconds
 from controlplane.machinery.quantities import format_money
 from controlplane.store.contract import Document, Key
 from controlplane.store.database import Database
@@ -191,15 +192,24 @@ def _shown_part(name: str, part: Part) -> Document:
 
 
 def _shown_worker(row: Any) -> Document:  # noqa: ANN401 - a driver row
-    return {
-        "attempt": row["subject_name"],
-        "segment": row["segment"],
-        "chargedFrom": format_time_micro(row["period_start"]),
-        "chargedUntil": format_time_micro(row["period_end"]),
-        "seconds": row["seconds"],
-        "rateUSDPerHour": format_money(row["rate_micro_usd_per_hour"]),
-        "shares": row["shares"],
-        "pricebookVersion": row["pricebook"],
-        "amountUSD": format_money(row["amount_micro_usd"]),
-        "transaction": row["id"],
-    }
+    return set_fields(
+        {
+            "attempt": row["subject_name"],
+            "segment": row["segment"],
+            "chargedFrom": format_time_micro(row["period_start"]),
+            "chargedUntil": format_time_micro(row["period_end"]),
+            "seconds": row["seconds"],
+            "rateUSDPerHour": format_money(row["rate_micro_usd_per_hour"]),
+            "roundingSeconds": _rounding_seconds(row) or None,
+            "shares": row["shares"],
+            "pricebookVersion": row["pricebook"],
+            "amountUSD": format_money(row["amount_micro_usd"]),
+            "transaction": row["id"],
+        }
+    )
+
+
+def _rounding_seconds(row: Any) -> int:  # noqa: ANN401 - a driver row
+    """What of a worker's time was charged and not lived; places are charged for no more than there is."""
+    lived = whole_seconds(row["period_start"], row["period_end"])
+    return max(0, row["seconds"] - lived) if row["shares"] == 1 else 0

@@ -131,6 +131,7 @@ class RenewFunds:
             accrued_micro_usd=accrued,
             charged_micro_usd=sum(portion.amount_micro_usd for portion in settled),
             start_seconds=_start_seconds(account, attempt, tx.now),
+            lived_seconds=0 if account.started_at is None else whole_seconds(account.started_at, tx.now),
         )
         held_next = hold_next(tx, account, self._rules, needs)
         if held_next is None:
@@ -158,6 +159,8 @@ class _Came:
     amount_micro_usd: int = 0
     seconds: int = 0
     covered_seconds: int = 0
+    rounding_seconds: int = 0
+    """Charged with it and not lived."""
 
 
 def _charge(
@@ -244,7 +247,8 @@ def _record(tx: Tx, account: WorkerAccount, number: int, portion: Portion) -> No
     )
     record(tx, charge(account.org, portion.amount_micro_usd, account.subject, basis))
     CallBook.of(tx).charge_worker(account, portion.amount_micro_usd)
-    _add(tx, account, portion.segment, portion.amount_micro_usd, portion.seconds, portion.covered_seconds)
+    charged_seconds = portion.seconds + portion.rounding_seconds
+    _add(tx, account, portion.segment, portion.amount_micro_usd, charged_seconds, portion.covered_seconds)
 
 
 def _move_covered(tx: Tx, account: WorkerAccount, covered_seconds: int) -> None:
@@ -274,8 +278,9 @@ def _came_to(account: WorkerAccount, settled: Sequence[Portion], work: CallWork)
     came = {
         portion.segment: _Came(
             amount_micro_usd=portion.amount_micro_usd,
-            seconds=portion.seconds,
+            seconds=portion.seconds + portion.rounding_seconds,
             covered_seconds=portion.covered_seconds,
+            rounding_seconds=portion.rounding_seconds,
         )
         for portion in settled
     }
@@ -313,7 +318,7 @@ _TIMINGS = ((Segment.RESTORE, "restoreSeconds"), (Segment.TEARDOWN, "teardownSec
 def _timings(came_to: Mapping[Segment, _Came]) -> Document:
     """What the segments say to `status.timings` of an Attempt."""
     return {
-        name: came_to[segment].seconds + came_to[segment].covered_seconds
+        name: came_to[segment].seconds + came_to[segment].covered_seconds - came_to[segment].rounding_seconds
         for segment, name in _TIMINGS
         if segment in came_to
     }

@@ -158,6 +158,8 @@ class StartWorkers:
             function=order.function_key.name,
             function_uid=order.function_uid,
             **vars(price),
+            billing_increment_seconds=order.capacity.billing.increment_seconds,
+            billing_minimum_seconds=order.capacity.billing.minimum_seconds,
             shares=function["spec"]["scaling"]["targetConcurrency"],
             restores=restores,
             funded_until=tx.now,

@@ -41,11 +41,6 @@ class Price:
         """What a call with these dispatches costs, in micro-USD; each dispatch is rounded up by itself."""
         return sum(call_charge_micro_usd(each, self.rate_micro_usd_per_hour, self.shares) for each in seconds)
 
-    @property
-    def least_micro_usd(self) -> int:
-        """The least that a call which ran is charged."""
-        return self.of([1])
-
 
 def from_past(past: Sequence[PastCall], price: Price) -> Amounts | None:
     """What such calls cost at this price; None when too few are known to say."""

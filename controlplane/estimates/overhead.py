@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controlplane.estimates.bands import Amounts
-from controlplane.ledger.pricing import call_charge_micro_usd
-from controlplane.ledger.worker_accounts import FundingRules, hold_micro_usd
+from controlplane.ledger.pricing import Billing, call_charge_micro_usd
+from controlplane.ledger.worker_accounts import FundingRules
 from controlplane.machinery.quantities import parse_duration
 
 
@@ -34,31 +34,41 @@ class WorkerFacts:
     """The largest hold that fits now; None when any does."""
 
 
-def overhead(worker: WorkerFacts, rate_micro_usd_per_hour: int) -> Amounts:
-    """What starting a worker, keeping it for its window and stopping it costs; the stop takes nothing at best."""
+def overhead(worker: WorkerFacts, rate_micro_usd_per_hour: int, billing: Billing) -> Amounts:
+    """What starting a worker, keeping it for its window and stopping it costs; the stop takes nothing at best. The
+    median has the rounding of the shortest call, the other the most that rounding adds to any."""
     if worker.warm is not None:
         return Amounts(p50_micro_usd=0, p90_micro_usd=0)
 
-    def cost(startup: str, teardown_seconds: float) -> int:
-        seconds = parse_duration(startup) + worker.idle_seconds + teardown_seconds
-        return call_charge_micro_usd(math.ceil(seconds), rate_micro_usd_per_hour, 1)
-
+    median = math.ceil(parse_duration(worker.cold["p50"]) + worker.idle_seconds)
+    longest = math.ceil(parse_duration(worker.cold["p90"]) + worker.idle_seconds) + worker.funding.teardown_seconds_max
+    shortest_call = 1
     return Amounts(
-        p50_micro_usd=cost(worker.cold["p50"], 0),
-        p90_micro_usd=cost(worker.cold["p90"], worker.funding.teardown_seconds_max),
+        p50_micro_usd=call_charge_micro_usd(
+            billing.billed_seconds(median + shortest_call) - shortest_call, rate_micro_usd_per_hour, 1
+        ),
+        p90_micro_usd=call_charge_micro_usd(
+            max(longest + billing.increment_seconds - 1, billing.minimum_seconds - shortest_call),
+            rate_micro_usd_per_hour,
+            1,
+        ),
     )
 
 
-def first_hold_micro_usd(worker: WorkerFacts, rate_micro_usd_per_hour: int) -> int:
+def first_hold_micro_usd(worker: WorkerFacts, rate_micro_usd_per_hour: int, billing: Billing) -> int:
     """What the first worker holds when it starts, where the money reaches for a whole window; nothing if one is
     ready."""
-    return 0 if worker.warm is not None else hold_micro_usd(rate_micro_usd_per_hour, worker.funding.hold_seconds)
+    return 0 if worker.warm is not None else worker.funding.first_micro_usd(rate_micro_usd_per_hour, billing)
 
 
-def lacking_micro_usd(worker: WorkerFacts, rate_micro_usd_per_hour: int) -> int:
+def minimum_micro_usd(rate_micro_usd_per_hour: int, billing: Billing) -> int:
+    """The least that a worker is charged, its calls included: the increment or the minimum of its class, once."""
+    return call_charge_micro_usd(billing.billed_seconds(1), rate_micro_usd_per_hour, 1)
+
+
+def lacking_micro_usd(worker: WorkerFacts, rate_micro_usd_per_hour: int, billing: Billing) -> int:
     """How much more must be free before a worker can start: less than a window is held where less is left, down to the
     shortest."""
     if worker.warm is not None or worker.holdable_micro_usd is None:
         return 0
-    least = hold_micro_usd(rate_micro_usd_per_hour, worker.funding.hold_seconds_min)
-    return max(0, least - worker.holdable_micro_usd)
+    return max(0, worker.funding.least_micro_usd(rate_micro_usd_per_hour, billing) - worker.holdable_micro_usd)

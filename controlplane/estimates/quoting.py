@@ -1,8 +1,8 @@
 """The Estimate that a client sees, and the ETag that binds a create to it: pure, from the facts of one moment.
 
-An ETag names what was reviewed: the spec, the class, its rate and how many calls share it. It names no version of a
-price book and no time, so it is good for as long as spec and price stay what they were, past `validUntil` and into a
-new book that leaves the price alone; any other price is another ETag.
+An ETag names what was reviewed: the spec, the class, its rate, how its time is rounded and how many calls share it.
+It names no version of a price book and no time, so it is good for as long as spec and price stay what they were, past
+`validUntil` and into a new book that leaves the price alone; any other price is another ETag.
 """
 
 from __future__ import annotations
@@ -18,8 +18,14 @@ import orjson
 
 from controlplane.clock import format_time
 from controlplane.errors import ApiError
-from controlplane.estimates.bands import Amounts, Price
-from controlplane.estimates.overhead import WorkerFacts, first_hold_micro_usd, lacking_micro_usd, overhead
+from controlplane.estimates.bands import Amounts
+from controlplane.estimates.overhead import (
+    WorkerFacts,
+    first_hold_micro_usd,
+    lacking_micro_usd,
+    minimum_micro_usd,
+    overhead,
+)
 from controlplane.kinds.money import EstimateWarning
 from controlplane.machinery.kind import Document
 from controlplane.machinery.quantities import format_money
@@ -74,17 +80,17 @@ class Quote:
 def quote(facts: Facts) -> Quote:
     """The estimate of these facts."""
     chosen = facts.capacity.chosen
-    rate = facts.capacity.rate_micro_usd_per_hour
-    price = Price(rate_micro_usd_per_hour=rate, shares=facts.shares)
+    rate, billing = facts.capacity.rate_micro_usd_per_hour, facts.capacity.billing
     estimate: Document = {"warnings": [each.to_wire() for each in _warnings(facts)]}
     if chosen is not None:
+        hold = first_hold_micro_usd(facts.worker, rate, billing)
         estimate |= {
             "costUSD": _amounts(facts.cost),
-            "overheadUSD": _amounts(overhead(facts.worker, rate)),
-            "holdUSD": format_money(first_hold_micro_usd(facts.worker, rate)),
-            "concurrentHoldUSD": format_money(facts.worker.starts_at_once * first_hold_micro_usd(facts.worker, rate)),
-            "minimumChargeUSD": format_money(price.least_micro_usd),
-            "rateUSDPerHour": format_money(price.rate_micro_usd_per_hour),
+            "overheadUSD": _amounts(overhead(facts.worker, rate, billing)),
+            "holdUSD": format_money(hold),
+            "concurrentHoldUSD": format_money(facts.worker.starts_at_once * hold),
+            "minimumChargeUSD": format_money(minimum_micro_usd(rate, billing)),
+            "rateUSDPerHour": format_money(rate),
             "startup": _startup(facts),
             "placementPreview": {
                 "offering": chosen.name,
@@ -98,7 +104,7 @@ def quote(facts: Facts) -> Quote:
         latest = facts.now + timedelta(seconds=QUOTE_SECONDS)
         valid_until = min(latest, facts.prices_change_at or latest)
         estimate |= {"pricebookVersion": facts.capacity.pricebook, "validUntil": format_time(valid_until)}
-    etag = etag_of(facts.spec, chosen.name if chosen is not None else None, rate, facts.shares)
+    etag = etag_of(facts.spec, chosen.name if chosen is not None else None, rate, facts.shares, vars(billing))
     return Quote(estimate=estimate, etag=etag, rate_micro_usd_per_hour=rate if chosen is not None else None)
 
 
@@ -136,7 +142,7 @@ def _warnings(facts: Facts) -> Iterable[EstimateWarning]:
         yield EstimateWarning(
             code="ColdStart", message=f"no worker is ready; the first call waits for one to start, about {cold}"
         )
-    lacking = lacking_micro_usd(facts.worker, facts.capacity.rate_micro_usd_per_hour)
+    lacking = lacking_micro_usd(facts.worker, facts.capacity.rate_micro_usd_per_hour, facts.capacity.billing)
     if lacking:
         yield EstimateWarning(
             code="InsufficientCredits",

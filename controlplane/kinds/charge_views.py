@@ -76,6 +76,10 @@ class WorkerCharge(ApiModel):
     charged_from: str = Field(description="When the period began, to the microsecond.")
     charged_until: str = Field(description="When the period ended.")
     seconds: int = Field(description="Seconds of it that are charged: of places that held no call, or of the worker.")
+    rounding_seconds: int | None = Field(
+        default=None,
+        description="Those of them that round the worker's time up to the increment or the minimum of its class.",
+    )
     rate_usd_per_hour: Money = Field(description="What the worker costs an hour.")
     shares: int = Field(description="Places of the worker, which share the rate; 1 for what has no places.")
     pricebook_version: str = Field(description="The price book that the rate is from.")

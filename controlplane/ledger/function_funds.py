@@ -17,6 +17,7 @@ from controlplane.ledger.accounts import BALANCE, balance_of
 from controlplane.ledger.limits import Documents, SpendingLimits
 from controlplane.ledger.reservations import left_for_workers
 from controlplane.ledger.worker_accounts import FundingRules
+from controlplane.placement.capacity import Capacity
 from controlplane.store.contract import Document, Key
 from controlplane.store.database import Database
 
@@ -68,15 +69,15 @@ UNPRICED = FunctionFunds()
 async def function_funds(
     database: Database,
     rules: FundingRules,
-    rates: Mapping[str, int],
+    capacities: Mapping[str, Capacity],
     functions: Mapping[Key, Document],
     known: Documents,
     now: datetime,
 ) -> dict[str, FunctionFunds]:
-    """How these Functions are funded, by uid. `rates` is what one more worker of each costs, in micro-USD an
-    hour, and empty where nothing ever costs anything; `known` has the Budgets."""
+    """How these Functions are funded, by uid. `capacities` is what one more worker of each costs, and empty
+    where nothing ever costs anything; `known` has the Budgets."""
     orgs: dict[str, str] = {function["metadata"]["uid"]: key.org for key, function in functions.items()}
-    if not rates:
+    if not capacities:
         return dict.fromkeys(orgs, UNPRICED)
     uids = list(orgs)
     limits = SpendingLimits(known)
@@ -91,10 +92,10 @@ async def function_funds(
     available = {record["key"]: balance_of(dict(record)).holdable_micro_usd for record in balances}
     scarce = {
         uid: _scarcer(
-            (available[org], rules.least_micro_usd(rates[uid])),
-            (left[uid], rules.least_reserved_micro_usd(rates[uid])),
+            (available[org], rules.least_micro_usd(each.rate_micro_usd_per_hour, each.billing)),
+            (left[uid], rules.least_reserved_micro_usd(each.rate_micro_usd_per_hour, each.billing)),
         )
-        for uid, org in orgs.items()
+        for (uid, org), each in zip(orgs.items(), (capacities[uid] for uid in orgs), strict=True)
     }
     segments: dict[str, dict[str, SegmentSum]] = {}
     for record in sums:

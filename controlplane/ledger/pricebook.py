@@ -27,6 +27,8 @@ BOOK_BYTES_MAX = 1 << 20
 OFFERINGS_MAX = 1_000
 """Of one book: they are stored in one commit."""
 BOOKS_MAX = 100
+BILLING_SECONDS_MAX = 86_400
+"""Nobody sells capacity by more than the day; a worker holds an increment beyond its window."""
 _SUPPORTS = {"jobs": False, "gangs": False, "sandboxes": False, "workspaces": False, "restrictedEgress": True}
 """This server runs Functions, in sandboxes that reach what their proxy allows."""
 
@@ -44,6 +46,12 @@ class PricedOffering(ApiModel):
     region_class: str = Field(description="Where it is.")
     rate_usd_per_hour: Money = Field(description="What one host costs an hour.")
     list_rate_usd_per_hour: Money | None = Field(default=None, description="What it costs without a discount.")
+    billing_increment_seconds: int = Field(
+        default=1, ge=1, le=BILLING_SECONDS_MAX, description="A worker is charged for whole multiples of this time."
+    )
+    minimum_seconds: int = Field(
+        default=1, ge=1, le=BILLING_SECONDS_MAX, description="A worker is charged for this time at least."
+    )
     interruptions_per_hour: str | None = Field(
         default=None, pattern=r"^[0-9]+(\.[0-9]+)?$", description="How often it is taken away."
     )

@@ -38,6 +38,37 @@ class WorkerPrice:
 FREE = WorkerPrice()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Billing:
+    """How the time of one worker is rounded up, once, when it has ended (decision 0038); the plain one charges the
+    whole seconds that it took."""
+
+    increment_seconds: int = 1
+    minimum_seconds: int = 1
+
+    def billed_seconds(self, seconds: int) -> int:
+        """What is charged of a worker that took so many whole seconds: whole increments and the minimum at least, and
+        nothing of one that took none."""
+        if seconds <= 0:
+            return 0
+        return max(-(-seconds // self.increment_seconds) * self.increment_seconds, self.minimum_seconds)
+
+    def held_seconds(self, lived_seconds: int, window_seconds: int) -> int:
+        """What is held for the next window of a worker that has lived so long, so that its rounding is paid for
+        whenever within it that ends."""
+        return self.billed_seconds(lived_seconds + window_seconds) - lived_seconds
+
+    def window_seconds(self, lived_seconds: int, payable_seconds: int) -> int:
+        """The longest window for which no more than that is held, nothing or less where none is."""
+        billed = lived_seconds + payable_seconds
+        if billed < self.minimum_seconds:
+            return 0
+        return billed // self.increment_seconds * self.increment_seconds - lived_seconds
+
+
+PER_SECOND = Billing()
+
+
 @lru_cache(maxsize=16)
 def flat_price(rate_usd_per_hour: str) -> WorkerPrice:
     """The price of that setting, a decimal string: of every worker where no price book offers the hosts."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from controlplane.ledger.holds import HoldOrder, holdable, place, release
 from controlplane.ledger.limits import Limit
-from controlplane.ledger.pricing import SECONDS_PER_HOUR, call_charge_micro_usd
+from controlplane.ledger.pricing import SECONDS_PER_HOUR, Billing, call_charge_micro_usd
 from controlplane.ledger.transfers import Subject
 from controlplane.ledger.worker_costs import Terms
 from controlplane.ledger.worker_reservations import WorkerReservations
@@ -32,14 +32,21 @@ class FundingRules:
     renew_seconds: int
     teardown_seconds_max: int
 
-    def least_micro_usd(self, rate_micro_usd_per_hour: int) -> int:
+    def least_micro_usd(self, rate_micro_usd_per_hour: int, billing: Billing) -> int:
         """The smallest hold with which a worker of this rate starts."""
-        return hold_micro_usd(rate_micro_usd_per_hour, self.hold_seconds_min)
+        return hold_micro_usd(rate_micro_usd_per_hour, billing.held_seconds(0, self.hold_seconds_min))
 
-    def least_reserved_micro_usd(self, rate_micro_usd_per_hour: int) -> int:
+    def first_micro_usd(self, rate_micro_usd_per_hour: int, billing: Billing) -> int:
+        """The hold with which a worker of this rate starts where the money reaches for a whole window."""
+        return hold_micro_usd(rate_micro_usd_per_hour, billing.held_seconds(0, self.hold_seconds))
+
+    def least_reserved_micro_usd(self, rate_micro_usd_per_hour: int, billing: Billing) -> int:
         """The least that it reserves of limits of spending: that, and its stop."""
-        start_and_stop = start_and_stop_micro_usd(rate_micro_usd_per_hour, self)
-        return self.least_micro_usd(rate_micro_usd_per_hour) + start_and_stop
+        stop = self.teardown_seconds_max
+        seconds = billing.held_seconds(0, self.hold_seconds_min + stop) - stop
+        return hold_micro_usd(rate_micro_usd_per_hour, seconds) + start_and_stop_micro_usd(
+            rate_micro_usd_per_hour, self
+        )
 
     @property
     def window(self) -> timedelta:
@@ -75,6 +82,8 @@ class WorkerAccount:
     shares: int
     pricebook: str
     offering: str
+    billing_increment_seconds: int = 1
+    billing_minimum_seconds: int = 1
     restores: bool
     started_at: datetime | None = None
     """Its process started: it costs something from here on."""
@@ -110,7 +119,17 @@ class WorkerAccount:
     @property
     def terms(self) -> Terms:
         """What was agreed for it."""
-        return Terms(rate_micro_usd_per_hour=self.rate_micro_usd_per_hour, shares=self.shares, restores=self.restores)
+        return Terms(
+            rate_micro_usd_per_hour=self.rate_micro_usd_per_hour,
+            shares=self.shares,
+            restores=self.restores,
+            billing=self.billing,
+        )
+
+    @property
+    def billing(self) -> Billing:
+        """How its time is rounded up when it has ended."""
+        return Billing(increment_seconds=self.billing_increment_seconds, minimum_seconds=self.billing_minimum_seconds)
 
     def is_due(self, now: datetime) -> bool:
         """Whether it must hold again: its window is nearly over, or its calls were charged more than it holds.
@@ -264,6 +283,8 @@ class Needs:
     """Charged for it in this transaction: limits that reserved nothing for it have so much less."""
     start_seconds: int = 0
     """Of its start, which is charged at its end."""
+    lived_seconds: int = 0
+    """Since its start: what its time will be rounded up to depends on them."""
 
 
 def hold_next(tx: Tx, account: WorkerAccount, rules: FundingRules, needs: Needs) -> WorkerAccount | None:
@@ -274,24 +295,28 @@ def hold_next(tx: Tx, account: WorkerAccount, rules: FundingRules, needs: Needs)
     Reads `BALANCE` of its organisation and `LIMIT_ROWS` of the limits.
     """
     rate, most = account.rate_micro_usd_per_hour, holdable(tx, account.org)
+    billing, lived, stop = account.billing, needs.lived_seconds, rules.teardown_seconds_max
     seconds, around = rules.hold_seconds, start_and_stop_micro_usd(rate, rules, needs.start_seconds)
     if most is not None:
         most += account.held_micro_usd if account.hold_open else 0
-        seconds = min(seconds, (most - needs.accrued_micro_usd) * SECONDS_PER_HOUR // rate)
+        payable = (most - needs.accrued_micro_usd) * SECONDS_PER_HOUR // rate
+        seconds = min(seconds, billing.window_seconds(lived, payable))
     if needs.limits:
         own = dict.fromkeys(account.limits, account.reserved_micro_usd)
         room = WorkerReservations.of(tx).room(tx, needs.limits, own, -needs.charged_micro_usd)
         if room is not None:
-            seconds = min(seconds, (room - around) * SECONDS_PER_HOUR // rate)
+            payable = (room - around) * SECONDS_PER_HOUR // rate + stop
+            seconds = min(seconds, billing.window_seconds(lived, payable) - stop)
     if seconds < rules.hold_seconds_min:
         return None
     _release(tx, account)
     window = timedelta(seconds=seconds)
+    reserved = hold_micro_usd(rate, billing.held_seconds(lived, seconds + stop) - stop) + around
     held = replace(
-        _reserve(tx, account, needs.limits, hold_micro_usd(rate, seconds) + around),
+        _reserve(tx, account, needs.limits, reserved),
         hold=account.hold + 1,
         hold_open=True,
-        held_micro_usd=hold_micro_usd(rate, seconds) + needs.accrued_micro_usd,
+        held_micro_usd=hold_micro_usd(rate, billing.held_seconds(lived, seconds)) + needs.accrued_micro_usd,
         funded_until=tx.now + window,
         look_at=tx.now + window - timedelta(seconds=min(rules.renew_seconds, seconds // 2)),
     )

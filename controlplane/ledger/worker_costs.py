@@ -4,8 +4,9 @@ A worker begins to cost when its process starts and ends when that is gone; what
 life is rounded up to whole seconds once and then cut: Boot to the first claim (Restore, when it replaces a worker that
 the platform lost), Running to its stop, Teardown to its end. In Running it has `shares` places. The seconds of them
 that its calls were charged for are the calls'; the rest is idle and its Function's. So calls, idle places, start and
-stop add up to what the ledger holds for a Function, and no second of a place is charged twice. The table of
-docs/decisions/0027 says who pays what; `calls/worker_settlement.py` applies it.
+stop add up to what the ledger holds for a Function, and no second of a place is charged twice. What the increment and
+the minimum of its class add is charged with Teardown. The tables of docs/decisions/0027 and 0038 say who pays what;
+`calls/worker_settlement.py` applies them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from controlplane.ledger.pricing import SECONDS_PER_HOUR, call_charge_micro_usd
+from controlplane.ledger.pricing import PER_SECOND, SECONDS_PER_HOUR, Billing, call_charge_micro_usd
 
 _SECOND = timedelta(seconds=1)
 
@@ -38,6 +39,8 @@ class Terms:
     """Places of the worker; each costs that part of the rate."""
     restores: bool
     """Whether it replaces a worker that the platform lost: its start is Restore then."""
+    billing: Billing = PER_SECOND
+    """How its time is rounded up when it has ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +85,8 @@ class Portion:
     """Seconds of a place for Running, of the worker for what has no places."""
     shares: int
     amount_micro_usd: int
+    rounding_seconds: int = 0
+    """Seconds that nobody had the worker and that are charged with the last portion all the same (decision 0038)."""
 
 
 def whole_seconds(since: datetime, until: datetime) -> int:
@@ -103,8 +108,11 @@ def portions(terms: Terms, life: Life, served: Served, *, at_fault: bool, teardo
     found.append(_running(terms, life, served, running_from, running_until))
     if life.ended_at is not None:
         paid = 0 if at_fault else min(ended - running_until, teardown_seconds_max)
-        found.append(_overhead(terms, life, Segment.TEARDOWN, running_until, ended, paid))
-    return [portion for portion in found if portion.seconds or portion.covered_seconds]
+        lived = running_until + paid
+        # What the platform ended is not rounded: its owner had no say in when that was.
+        rounding = 0 if at_fault else terms.billing.billed_seconds(lived) - lived
+        found.append(_overhead(terms, life, Segment.TEARDOWN, running_until, ended, paid, rounding))
+    return [portion for portion in found if portion.seconds or portion.covered_seconds or portion.rounding_seconds]
 
 
 def within(found: Sequence[Portion], terms: Terms, most_micro_usd: int) -> list[Portion]:
@@ -129,8 +137,12 @@ def _cut(portion: Portion, terms: Terms, most_micro_usd: int) -> Portion:
     )
     if portion.segment is Segment.RUNNING:
         return charged  # Its seconds are the worker's, whatever its places are charged.
+    lived_seconds = min(paid_seconds, portion.seconds)
     return replace(
-        charged, seconds=paid_seconds, covered_seconds=portion.covered_seconds + portion.seconds - paid_seconds
+        charged,
+        seconds=lived_seconds,
+        covered_seconds=portion.covered_seconds + portion.seconds - lived_seconds,
+        rounding_seconds=paid_seconds - lived_seconds,
     )
 
 
@@ -168,14 +180,18 @@ def _running(terms: Terms, life: Life, served: Served, start: int, end: int) -> 
     )
 
 
-def _overhead(terms: Terms, life: Life, segment: Segment, start: int, end: int, paid_seconds: int) -> Portion:
+def _overhead(
+    terms: Terms, life: Life, segment: Segment, start: int, end: int, paid_seconds: int, rounding_seconds: int = 0
+) -> Portion:
+    charged_seconds = paid_seconds + rounding_seconds
     return Portion(
         segment=segment,
         period_start=life.started_at + start * _SECOND,
         period_end=life.started_at + end * _SECOND,
         seconds=paid_seconds,
         covered_seconds=end - start - paid_seconds,
-        charged_seconds=paid_seconds,
+        charged_seconds=charged_seconds,
         shares=1,
-        amount_micro_usd=call_charge_micro_usd(paid_seconds, terms.rate_micro_usd_per_hour, 1),
+        amount_micro_usd=call_charge_micro_usd(charged_seconds, terms.rate_micro_usd_per_hour, 1),
+        rounding_seconds=rounding_seconds,
     )

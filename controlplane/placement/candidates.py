@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from controlplane.ledger.pricebook import PriceBook, PricedOffering
-from controlplane.ledger.pricing import LOCAL
+from controlplane.ledger.pricing import LOCAL, PER_SECOND, Billing
 from controlplane.machinery.quantities import parse_duration, parse_money, quantity_bytes, quantity_milli
 from controlplane.placement.demand import GpuDemand, normalised
 
@@ -25,6 +25,7 @@ class Candidate:
     cpu_milli: int | None = None
     memory_bytes: int | None = None
     disk_bytes: int | None = None
+    billing: Billing = PER_SECOND
     gpu_count: int = 0
     gpu_variants: frozenset[str] = frozenset()
     """Normalised names of exactly this accelerator."""
@@ -62,6 +63,7 @@ def _priced(offering: PricedOffering) -> Candidate:
         name=offering.name,
         rate_micro_usd_per_hour=parse_money(offering.rate_usd_per_hour),
         region_class=offering.region_class,
+        billing=Billing(increment_seconds=offering.billing_increment_seconds, minimum_seconds=offering.minimum_seconds),
         cpu_milli=quantity_milli(host.cpu),
         memory_bytes=quantity_bytes(host.memory),
         disk_bytes=quantity_bytes(host.disk) if host.disk is not None else None,

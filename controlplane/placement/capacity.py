@@ -15,7 +15,7 @@ from typing import Any
 from controlplane.kinds.accelerators import are_offered
 from controlplane.kinds.quotes import within_quote
 from controlplane.ledger.pricebook import PriceBook
-from controlplane.ledger.pricing import LOCAL, WorkerPrice
+from controlplane.ledger.pricing import LOCAL, PER_SECOND, Billing, WorkerPrice
 from controlplane.machinery.quantities import format_duration, parse_duration
 from controlplane.placement.candidates import Candidate, book_candidates, local_candidate
 from controlplane.placement.demand import Demand
@@ -52,6 +52,11 @@ class Capacity:
             pricebook=self.pricebook,
             offering=self.chosen.name if self.chosen is not None else "",
         )
+
+    @property
+    def billing(self) -> Billing:
+        """How its time is rounded up."""
+        return self.chosen.billing if self.chosen is not None else PER_SECOND
 
     @property
     def startup(self) -> Mapping[str, str]:

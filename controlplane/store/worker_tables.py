@@ -31,6 +31,8 @@ class WorkerAccountRow(SQLModel, table=True):
     shares: int = Field(sa_column=bigint_column())
     pricebook: str = Field(sa_column=text_column())
     offering: str = Field(sa_column=text_column(default="local"))
+    billing_increment_seconds: int = Field(sa_column=bigint_column(default="1"))
+    billing_minimum_seconds: int = Field(sa_column=bigint_column(default="1"))
     restores: bool = Field(sa_column=flag_column())
     started_at: datetime | None = Field(sa_column=time_column(nullable=True))
     # What its calls took and cost. Only the parts of a batch add to these, and only settlements change the others.

@@ -104,7 +104,7 @@ async def test_a_call_is_estimated_by_the_past_of_its_function(project: ServedAp
     told = await estimate(project, "functioncalls")
     # 30 s at half of 10 micro-USD.
     assert told["costUSD"] == {"p50": "0.00015", "p90": "0.00015"}
-    assert told["minimumChargeUSD"] == "0.000005"
+    assert told["minimumChargeUSD"] == "0.00001"
     assert codes(told) == ["ColdStart"]
     # So is another one of its kind, and the Function itself when it is rehearsed again.
     again = await estimate(project, "functions", scaling={"targetConcurrency": 2})
@@ -142,7 +142,7 @@ async def test_a_change_of_a_function_is_estimated_anew_and_a_rehearsal_of_it_to
         assert (before["costUSD"]["p50"], before["minimumChargeUSD"]) == ("0.001", "0.00001")
         answer = await project.client.patch(f"{path}{query}", json=patch, headers=MERGE)
         told = answer.json()["status"]["estimate"]
-        assert (told["costUSD"]["p50"], told["minimumChargeUSD"]) == ("0.00005", "0.000005")
+        assert (told["costUSD"]["p50"], told["minimumChargeUSD"]) == ("0.00005", "0.00001")
     stored = (await project.client.get(path)).json()["status"]["estimate"]
     labelled = await project.client.patch(path, json={"metadata": {"labels": {"a": "b"}}}, headers=MERGE)
     assert labelled.json()["status"]["estimate"] == stored

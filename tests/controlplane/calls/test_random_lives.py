@@ -45,7 +45,7 @@ class Lives:
 
     async def affordable(self) -> bool:
         holdable = (await self.paid.balance()).holdable_micro_usd
-        least = self.calls.funding.least_micro_usd(self.calls.price.rate_micro_usd_per_hour)
+        least = self.calls.funding.least_micro_usd(self.calls.price.rate_micro_usd_per_hour, self.paid.billing)
         return holdable is None or holdable >= least
 
     async def call(self) -> None:

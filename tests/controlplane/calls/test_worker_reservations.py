@@ -8,6 +8,7 @@ import pytest
 
 from controlplane.calls.function_charges import FunctionAuditor
 from controlplane.capacity.endings import WorkerEnd
+from controlplane.ledger.pricing import Billing
 from controlplane.store.contract import Key
 from tests.controlplane.calls.test_budgets import Spending, budget, create, spending
 from tests.fixtures.calls import ORG, PROJECT, Calls, MarkStarted, ScriptedWorker, raised, succeeded
@@ -181,3 +182,23 @@ async def test_a_map_its_warm_workers_and_their_crashes_never_pass_a_budget_of_a
 
 
 QUEUED = "SELECT count(*) FROM calls WHERE state = 'queued'"
+
+
+async def test_a_limit_reserves_what_increment_and_minimum_of_a_class_may_add(calls: Calls, brief: PaidWorkers) -> None:
+    brief.billing = Billing(increment_seconds=50, minimum_seconds=200)
+    # Window and stop are 65 s, of which at least 200 are charged.
+    await budget(calls, 200 * MICRO_USD_A_SECOND - 1)
+    await create(calls, 1)
+    assert await brief.start() == []
+    await budget(calls, 10_000)
+    worker = await brief.ready()
+    assert await spending(calls) == Spending(0, 200 * MICRO_USD_A_SECOND)
+    calls.clock.advance(40)
+    await brief.keeper.renew()
+    # 40 s are charged; whenever within the next window and stop it ends, 200 s will have been.
+    assert await spending(calls) == Spending(40 * MICRO_USD_A_SECOND, 160 * MICRO_USD_A_SECOND)
+    await brief.drain(worker)
+    calls.clock.advance(1)
+    await brief.end(worker)
+    assert await spending(calls) == Spending(200 * MICRO_USD_A_SECOND, 0)
+    assert await charged(calls) == 200 * MICRO_USD_A_SECOND

@@ -8,11 +8,14 @@ from datetime import timedelta
 import pytest
 
 from activities.ledger_keeper import LedgerKeeper
+from controlplane.calls.function_charges import FunctionAuditor
 from controlplane.capacity.endings import WorkerEnd
+from controlplane.kinds.charge_views import FunctionChargesStatus
 from controlplane.kinds.quotes import quoted
 from controlplane.ledger.accounts import set_floor
 from controlplane.ledger.credits import GrantCredit
 from controlplane.ledger.invariants import verify
+from controlplane.ledger.pricing import Billing
 from controlplane.ledger.worker_accounts import hold_micro_usd
 from controlplane.store.contract import Key
 from tests.fixtures.calls import ORG, PROJECT, Calls, PutObject, succeeded
@@ -284,3 +287,48 @@ async def test_short_calls_that_cost_more_than_their_worker_holds_are_not_run_on
     assert (await draining(calls))[:2] == (True, "Unfunded")
     assert (await short.balance()).charged_micro_usd <= 400
     assert len(await short.entries("hold")) == 2
+
+
+async def test_increment_and_minimum_of_its_class_are_charged_once_with_the_stop_of_a_worker(
+    calls: Calls, paid: PaidWorkers
+) -> None:
+    paid.billing = Billing(increment_seconds=60, minimum_seconds=120)
+    short = await paid.ready(boot_seconds=5)
+    # Whenever it ends, what it may come to by then is held: a window ends with an increment, or the next is held.
+    assert (await paid.balance()).held_micro_usd == WINDOW_SECONDS * MICRO_USD_A_SECOND
+    calls.clock.advance(20)
+    await paid.drain(short)
+    calls.clock.advance(1)
+    for _ in range(3):
+        await paid.end(short)
+    assert await paid.total() == 120 * MICRO_USD_A_SECOND
+    segments = (await paid.actual(short))["segments"]
+    assert (segments["bootSeconds"], segments["runningSeconds"], segments["teardownSeconds"]) == (5, 20, 95)
+    timings = (await calls.get("Attempt", short.claimant.attempt))["status"]["timings"]
+    assert timings["teardownSeconds"] == 1
+    paid.billing = Billing(increment_seconds=60)
+    # Another class of prices changes nothing of a worker that lives, and what the platform ends is not rounded.
+    lost = await paid.ready()
+    calls.clock.advance(20)
+    await lost.claim(take=0)
+    await paid.end(lost, WorkerEnd(outcome="NodeLost"))
+    assert await paid.total() == 140 * MICRO_USD_A_SECOND
+    audited = await FunctionAuditor(calls.database).charges(Key("Function", ORG, PROJECT, "f"))
+    told = FunctionChargesStatus.model_validate(audited["status"]).to_wire()
+    assert (told["equal"], told["recomputedUSD"]) == (True, "0.0014")
+    rounded = {(each["segment"], each["seconds"], each.get("roundingSeconds")) for each in told["workers"]}
+    assert rounded == {("Boot", 5, None), ("Running", 40, None), ("Teardown", 95, 94)}
+    assert await verify(calls.database) == []
+
+
+async def test_a_worker_that_cannot_pay_the_minimum_of_its_class_does_not_start(
+    calls: Calls, paid: PaidWorkers
+) -> None:
+    await set_floor(calls.database, ORG, 0)
+    paid.billing = Billing(minimum_seconds=600)
+    await calls.writer.write(GrantCredit(ORG, "most", 600 * MICRO_USD_A_SECOND - 1, ""))
+    assert await paid.start() == []
+    await calls.writer.write(GrantCredit(ORG, "rest", 1, ""))
+    [row] = await paid.start()
+    assert (await paid.balance()).held_micro_usd == 600 * MICRO_USD_A_SECOND
+    assert row.rate_micro_usd_per_hour == 36_000

@@ -7,14 +7,22 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from controlplane.estimates.bands import Amounts
-from controlplane.estimates.overhead import WorkerFacts, first_hold_micro_usd, lacking_micro_usd, overhead
+from controlplane.estimates.overhead import (
+    WorkerFacts,
+    first_hold_micro_usd,
+    lacking_micro_usd,
+    minimum_micro_usd,
+    overhead,
+)
 from controlplane.estimates.quoting import QUOTE_SECONDS, Facts, Source, quote
 from controlplane.kinds.accelerators import offer_accelerators
 from controlplane.kinds.registry import KINDS
 from controlplane.ledger.pricebook import PriceBook
-from controlplane.ledger.pricing import flat_price
+from controlplane.ledger.pricing import PER_SECOND, Billing, call_charge_micro_usd, flat_price
 from controlplane.ledger.worker_accounts import FundingRules
 from controlplane.machinery.validation import judged_spec
 from controlplane.placement.capacity import capacity_for
@@ -120,9 +128,40 @@ def test_what_runs_nowhere_has_a_warning_and_no_price() -> None:
 
 def test_a_cold_call_pays_for_the_start_the_window_and_the_stop_of_a_worker_and_a_warm_one_does_not() -> None:
     # 2 s to start and 60 s to stay; 8 s, 60 s and 45 s to stop.
-    assert overhead(WORKER, RATE) == Amounts(p50_micro_usd=62_000, p90_micro_usd=113_000)
-    assert overhead(WARM, RATE) == Amounts(p50_micro_usd=0, p90_micro_usd=0)
-    assert (first_hold_micro_usd(WORKER, RATE), first_hold_micro_usd(WARM, RATE)) == (300_000, 0)
+    assert overhead(WORKER, RATE, PER_SECOND) == Amounts(p50_micro_usd=62_000, p90_micro_usd=113_000)
+    assert overhead(WARM, RATE, PER_SECOND) == Amounts(p50_micro_usd=0, p90_micro_usd=0)
+    assert [first_hold_micro_usd(each, RATE, PER_SECOND) for each in (WORKER, WARM)] == [300_000, 0]
+
+
+MINUTES = Billing(increment_seconds=60, minimum_seconds=600)
+
+
+def test_increment_and_minimum_of_a_class_are_a_part_of_what_a_cold_call_adds() -> None:
+    # 62 s beside a call of a second are a minute and a bit more: ten are charged, of which the call has one second.
+    assert overhead(WORKER, RATE, MINUTES) == Amounts(p50_micro_usd=599_000, p90_micro_usd=599_000)
+    increments = replace(MINUTES, minimum_seconds=1)
+    # 63 s are charged as 120 s; the 113 s of the slow case become up to 59 s more.
+    assert overhead(WORKER, RATE, increments) == Amounts(p50_micro_usd=119_000, p90_micro_usd=172_000)
+    assert (minimum_micro_usd(RATE, PER_SECOND), minimum_micro_usd(RATE, MINUTES)) == (1_000, 600_000)
+    assert (first_hold_micro_usd(WORKER, RATE, MINUTES), lacking_micro_usd(WORKER, RATE, MINUTES)) == (600_000, 0)
+    poor = replace(WORKER, holdable_micro_usd=599_999)
+    assert lacking_micro_usd(poor, RATE, MINUTES) == 1
+
+
+@given(
+    calls=st.integers(1, 10_000),
+    increment=st.integers(1, 3_600),
+    minimum=st.integers(1, 3_600),
+)
+def test_no_call_adds_more_than_the_larger_amount_whatever_rounding_makes_of_it(
+    calls: int, increment: int, minimum: int
+) -> None:
+    billing = Billing(increment_seconds=increment, minimum_seconds=minimum)
+    longest = 8 + 60 + 45
+    beside = call_charge_micro_usd(billing.billed_seconds(longest + calls) - calls, RATE, 1)
+    told = overhead(WORKER, RATE, billing)
+    assert beside <= told.p90_micro_usd
+    assert told.p50_micro_usd <= told.p90_micro_usd
 
 
 @pytest.mark.parametrize(("holdable", "lacking"), [(None, 0), (300_000, 0), (60_000, 0), (59_999, 1), (0, 60_000)])
@@ -130,7 +169,7 @@ def test_a_worker_starts_with_the_shortest_window_that_the_money_reaches_for(
     holdable: int | None, lacking: int
 ) -> None:
     worker = replace(WORKER, holdable_micro_usd=holdable)
-    assert lacking_micro_usd(worker, RATE) == lacking
+    assert lacking_micro_usd(worker, RATE, PER_SECOND) == lacking
     told = quote(replace(FIRST, worker=worker)).estimate
     # At 2 USD an hour the shortest hold is of 33,334 micro-USD.
     assert ("InsufficientCredits" in [each["code"] for each in told["warnings"]]) == (holdable == 0)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.ledger.pricing import call_charge_micro_usd, worker_seconds
+from controlplane.ledger.pricing import Billing, call_charge_micro_usd, worker_seconds
 from controlplane.ledger.worker_costs import Life, Portion, Segment, Served, Terms, portions, whole_seconds
 
 START = datetime(2026, 11, 29, 12, 0, 0, 250_000, tzinfo=UTC)
@@ -76,6 +76,9 @@ class Worker:
         )
 
 
+billings = st.builds(Billing, increment_seconds=st.integers(1, 600), minimum_seconds=st.integers(1, 600))
+
+
 @st.composite
 def lives(draw: st.DrawFn) -> tuple[Worker, list[datetime]]:
     """A worker's life with calls on its places, and the moments at which it is settled before its end."""
@@ -91,7 +94,12 @@ def lives(draw: st.DrawFn) -> tuple[Worker, list[datetime]]:
                 if moment <= serving:
                     calls.append((at(boot + begin), at(boot + moment)))
     worker = Worker(
-        terms=Terms(rate_micro_usd_per_hour=draw(st.integers(1, 10**8)), shares=shares, restores=draw(st.booleans())),
+        terms=Terms(
+            rate_micro_usd_per_hour=draw(st.integers(1, 10**8)),
+            shares=shares,
+            restores=draw(st.booleans()),
+            billing=draw(billings),
+        ),
         ready_at=ready_at,
         drained_at=draw(st.sampled_from([None, at(boot + serving)])),
         ended_at=at(boot + serving + stopping),
@@ -119,6 +127,11 @@ def test_every_second_of_a_life_is_in_one_segment_and_nobody_pays_one_twice(
     if worker.at_fault:
         assert worker.total(start, Segment.TEARDOWN)[::2] == (0, 0)
     assert worker.total(Segment.TEARDOWN)[0] <= TEARDOWN_MAX
+    # What it lived is rounded once, with its stop; what the platform ended is not.
+    rounding = {each.segment: each.rounding_seconds for each in worker.settled if each.rounding_seconds}
+    billed = seconds if worker.at_fault else worker.terms.billing.billed_seconds(seconds)
+    assert seconds + sum(rounding.values()) == billed
+    assert rounding.keys() <= {Segment.TEARDOWN}
     # Calls, free places, start and stop are the whole: what calls did not take of the places is charged, once.
     running, _, idle_micro_usd = worker.total(Segment.RUNNING)
     places = running * worker.terms.shares
@@ -205,3 +218,50 @@ def test_more_short_calls_than_seconds_leave_no_place_to_charge_and_never_a_nega
     )
     worker.settle(worker.ended_at, worker.ended_at)
     assert worker.total(Segment.RUNNING) == (10, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("increment", "minimum", "seconds", "billed"),
+    [(1, 1, 0, 0), (1, 1, 7, 7), (60, 1, 1, 60), (60, 1, 60, 60), (60, 1, 61, 120), (1, 60, 5, 60), (60, 90, 5, 90),
+     (60, 90, 61, 120), (60, 90, 0, 0)],
+)  # fmt: skip
+def test_the_time_of_a_worker_is_rounded_to_increments_and_the_minimum(
+    increment: int, minimum: int, seconds: int, billed: int
+) -> None:
+    assert Billing(increment_seconds=increment, minimum_seconds=minimum).billed_seconds(seconds) == billed
+
+
+@given(billings, st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**9), st.integers(0, 10**9))
+def test_what_is_billed_never_falls_with_time_or_rate_and_is_held_before(
+    billing: Billing, seconds: int, more_seconds: int, rate: int, more_rate: int
+) -> None:
+    def cost(of_seconds: int, at_rate: int) -> int:
+        return call_charge_micro_usd(billing.billed_seconds(of_seconds), at_rate, 1)
+
+    assert (
+        0 <= cost(seconds, rate) <= cost(seconds + more_seconds, rate) <= cost(seconds + more_seconds, rate + more_rate)
+    )
+    assert seconds <= billing.billed_seconds(seconds)
+
+
+@given(billings, st.integers(0, 10**5), st.integers(1, 10**4), st.integers(0, 10**4), st.integers(0, 10**5))
+def test_what_is_held_pays_for_the_rounding_whenever_within_the_window_a_worker_ends(
+    billing: Billing, lived: int, window: int, after: int, payable: int
+) -> None:
+    held = billing.held_seconds(lived, window)
+    assert billing.billed_seconds(lived + min(after, window)) - lived <= held
+    longest = billing.window_seconds(lived, payable)
+    if longest > 0:
+        assert billing.held_seconds(lived, longest) <= payable
+        assert billing.held_seconds(lived, longest + 1) > payable
+
+
+@given(lives(), st.integers(0, 300))
+def test_a_longer_stop_is_never_charged_less(drawn: tuple[Worker, list[datetime]], more_seconds: int) -> None:
+    worker, _ = drawn
+    longer = replace(worker, ended_at=worker.ended_at + timedelta(seconds=more_seconds), settled=[])
+    if worker.drained_at is None:
+        return  # What ends without a stop has no longer one.
+    for each in (worker, longer):
+        each.settle(each.ended_at, each.ended_at)
+    assert worker.total(*Segment)[2] <= longer.total(*Segment)[2]
