@@ -11,13 +11,18 @@ import asyncpg
 import pytest
 
 from controlplane.calls.book import CallBook
+from controlplane.calls.hooks import FunctionCallHooks
 from controlplane.calls.recovery import LoseAttempt
 from controlplane.capacity.endings import WorkerEnd
 from controlplane.errors import ApiError, Reason
+from controlplane.kinds.quotes import quoted
 from controlplane.ledger.invariants import verify
+from controlplane.ledger.pricebook import PriceBook
+from controlplane.ledger.pricing import WorkerPrice
 from controlplane.ledger.reservations import left_for_workers
 from controlplane.ledger.worker_accounts import WorkerAccount
 from controlplane.machinery.quantities import format_money
+from controlplane.placement.placements import Placements
 from controlplane.store.contract import Document, Key, Reads, Tx
 from tests.fixtures.calls import ORG, PROJECT, Calls, MarkStarted, PutObject, ScriptedWorker, raised, succeeded
 from tests.fixtures.eventually import eventually
@@ -101,6 +106,54 @@ async def test_calls_run_as_far_as_the_money_reaches_and_go_on_when_there_is_mor
     await eventually_taken(calls, workers[2], names[2])
     assert condition(await calls.status(names[2]), "Funded")["status"] == "True"
     assert await workers[3].take() == []
+
+
+DEARER = WorkerPrice(rate_micro_usd_per_hour=144_000, pricebook="b", offering="large")
+"""Four times the flat price."""
+BOUND = MOST * 11 // 10
+"""What a call may cost that was quoted the flat price."""
+
+
+async def bound_function(calls: Calls, name: str) -> None:
+    """A Function that was created bound to a quote of the flat price, and its calls with it."""
+    document = quoted(await calls.function(name), 36_000)
+    await calls.writer.write(PutObject(Key("Function", ORG, PROJECT, name), document))
+
+
+async def test_what_is_held_is_what_the_class_of_the_worker_costs_and_no_more_than_a_quote_allows(
+    calls: Calls,
+) -> None:
+    await budget(calls, 10 * MOST)
+    await calls.function()
+    await bound_function(calls, "g")
+    [dear], [bound] = await create(calls, 1), await create(calls, 1, function="g")
+    calls.price = DEARER
+    worker, other = await calls.worker(), await calls.worker("g")
+    assert await worker.take() == [dear]
+    assert await spending(calls) == Spending(0, 4 * MOST)
+    assert await other.take() == [bound]
+    assert await spending(calls) == Spending(0, 4 * MOST + BOUND)
+    calls.clock.advance(3)
+    await worker.claim(succeeded(dear), take=0)
+    await other.claim(succeeded(bound), take=0)
+    assert await spending(calls) == Spending(3 * 40 + 3 * 11, 0)
+
+
+async def test_a_create_is_refused_by_what_the_class_of_its_function_costs_and_a_quote_allows(calls: Calls) -> None:
+    large = {"name": "large", "host": {"cpu": "4", "memory": "8Gi"}, "regionClass": "us", "rateUSDPerHour": "0.144"}
+    book = {"version": "b", "validFrom": "2026-01-01T00:00:00Z", "offerings": [{**large, "available": 1}]}
+    placements = Placements([PriceBook.model_validate(book)], calls.settings, calls.clock)
+    calls.hooks = FunctionCallHooks(calls.hooks._limits, calls.settings, placements)
+    await budget(calls, 4 * MOST - 1)
+    await calls.function()
+    await bound_function(calls, "g")
+    with pytest.raises(ApiError) as refused:
+        await create(calls, 1)
+    assert refused.value.reason is Reason.BUDGET_EXCEEDED
+    assert refused.value.details["neededUSD"] == format_money(4 * MOST)
+    await create(calls, 1, function="g")
+    await budget(calls, 4 * MOST)
+    await create(calls, 1)
 
 
 async def eventually_taken(calls: Calls, worker: ScriptedWorker, name: str) -> None:
