@@ -30,6 +30,7 @@ from activities.controller_contract import ControllerName
 from activities.controllers import ControllerActivities, ControllerLoop, Together
 from activities.departures import Departures
 from activities.engine import Engine, EngineUnavailableError
+from activities.estimates_keeper import EstimatesKeeper
 from activities.farewell import Farewell
 from activities.funds_keeper import FundsKeeper
 from activities.images import ImageActivities, ImageKeeper
@@ -203,6 +204,14 @@ def _keepers(core: Core, funding: FundingRules) -> Sequence[Keeper]:
         FundsKeeper(database, writer, core.cache, funding, clock),
         BudgetKeeper(database, writer, core.cache, clock),
         OfferingKeeper(database, writer, clock, core.placements.books),
+        EstimatesKeeper(
+            database=database,
+            writer=writer,
+            cache=core.cache,
+            estimator=core.resources.estimator,
+            placements=core.placements,
+            clock=clock,
+        ),
         KeyUses(database, writer),
         AuditKeeper(database, writer, core.settings, clock),
         Retention(

@@ -23,6 +23,7 @@ from controlplane.errors import ApiError, Reason
 from controlplane.kinds.quotes import bound_as
 from controlplane.ledger.limits import SpendingLimits, labels_of_work
 from controlplane.ledger.reservations import LIMIT_ROWS, remaining
+from controlplane.machinery.quantities import format_money
 from controlplane.placement.placements import Placements
 from controlplane.settings import Settings
 from controlplane.store.contract import Document, Key, Reads, Tx
@@ -30,6 +31,9 @@ from controlplane.store.finalizers import CALL, is_deleting, with_finalizer
 from controlplane.store.hooks import PlainHooks
 
 _CANCELLED = Finish(phase="Cancelled", reason="Cancelled", message="the call was cancelled")
+_ESTIMATED = ("costUSD", "rateUSDPerHour", "minimumChargeUSD", "pricebookVersion")
+"""Of a Function's estimate, what each new call keeps: there may be a million calls, and the rest is of workers."""
+_FREE = format_money(0)
 
 
 class FunctionCallHooks(PlainHooks):
@@ -57,7 +61,7 @@ class FunctionCallHooks(PlainHooks):
                 f'functions.nodus.dev "{name}" not found',
                 subject=("functions", name),
             )
-        document = bound_as(function, document)
+        document = _estimated(bound_as(function, document), function)
         if document["spec"].get("state") == "Cancelled":
             return transitions.ended(document, tx.now, Ending(finish=_CANCELLED), cost_micro_usd=0)
         self._require_funds(tx, key, document, function)
@@ -166,6 +170,15 @@ def _row(tx: Tx, document: Document, records: Sequence[Mapping[str, Any]]) -> Ca
     """The present row of the call, given the records that were loaded for it."""
     loaded = CallRow.from_json(records[0]) if records else None
     return CallBook.of(tx).present(document["metadata"]["uid"], loaded)
+
+
+def _estimated(document: Document, function: Document) -> Document:
+    """The call with what its Function's estimate says of one; where nothing costs anything it has none."""
+    told = function.get("status", {}).get("estimate") or {}
+    if "estimate" in document["status"] or told.get("rateUSDPerHour", _FREE) == _FREE:
+        return document
+    own = {name: told[name] for name in _ESTIMATED if name in told}
+    return {**document, "status": {**document["status"], "estimate": own}}
 
 
 def _function_key(key: Key, document: Document) -> Key:

@@ -69,10 +69,8 @@ class Estimator:
         if function is None:
             return None  # It went in this moment; the create says so.
         now, spec = self._clock.now(), function["spec"]
-        capacity = self._placements.of(spec)
-        if key.kind != FUNCTION_KIND:
-            # Calls of a Function that is bound to a quote are bound as it is.
-            capacity = capacity.bound_as(function)
+        # Calls of a Function that is bound to a quote are bound as it is.
+        capacity = self._placements.of(spec).bound_as(function)
         shares = spec["scaling"]["targetConcurrency"]
         rate = capacity.rate_micro_usd_per_hour
         timeout = document["spec"].get("timeout") or spec["timeout"]

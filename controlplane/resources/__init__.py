@@ -47,6 +47,7 @@ class Resources:
     changer: Changer
     applier: Applier
     deleter: Deleter
+    estimator: Estimator
 
 
 def build(
@@ -97,4 +98,5 @@ def build(
         changer=changer,
         applier=Applier(creator=creator, changer=changer),
         deleter=Deleter(writer=writer, objects=objects, garbage=Garbage(database), kinds=kinds, hooks=all_hooks),
+        estimator=estimator,
     )

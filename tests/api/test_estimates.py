@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from activities.estimates_keeper import EstimatesKeeper
 from controlplane.clock import parse_time
 from controlplane.estimates.bands import SAMPLES_MIN
 from controlplane.estimates.quoting import QUOTE_SECONDS
@@ -126,11 +127,14 @@ async def test_filters_that_no_host_of_this_server_passes_are_told(project: Serv
     assert codes(await estimate(project, "functions", placement={"regions": ["local"]})) == ["ColdStart", "NoHistory"]
 
 
-async def test_a_new_function_keeps_its_estimate_and_an_ordinary_call_has_none(project: ServedApi) -> None:
+async def test_a_new_function_keeps_its_estimate_and_a_call_what_that_says_of_one(project: ServedApi) -> None:
     created = await project.function()
     assert created["status"]["estimate"]["rateUSDPerHour"] == RATE_USD_PER_HOUR
     call = await project.create("functioncalls", {"metadata": {"name": "c"}, "spec": CALL})
-    assert "estimate" not in call["status"]
+    parts = ("costUSD", "rateUSDPerHour", "minimumChargeUSD", "pricebookVersion")
+    assert call["status"]["estimate"] == {name: created["status"]["estimate"][name] for name in parts}
+    stored = (await project.client.get(f"{project.path}/functioncalls/c")).json()
+    assert stored["status"]["estimate"] == call["status"]["estimate"]
 
 
 async def test_a_change_of_a_function_is_estimated_anew_and_a_rehearsal_of_it_too(project: ServedApi) -> None:
@@ -260,3 +264,49 @@ async def test_nobody_writes_a_quote_and_a_change_of_what_it_is_for_ends_it(proj
     ):
         answer = await project.client.patch(f"{path}?dryRun=All", json={"spec": spec}, headers=MERGE)
         assert "annotations" not in answer.json()["metadata"], spec
+
+
+def estimates_keeper(api: ServedApi) -> EstimatesKeeper:
+    core = api.core
+    return EstimatesKeeper(
+        database=core.database, writer=core.writer, cache=core.cache, estimator=core.resources.estimator,
+        placements=core.placements, clock=core.clock,
+    )  # fmt: skip
+
+
+async def stored_estimate(api: ServedApi) -> dict[str, Any]:
+    """Of the Function `f`, as everybody who reads it sees it."""
+    found: dict[str, Any] = (await api.client.get(f"{api.path}/functions/f")).json()["status"]["estimate"]
+    return found
+
+
+async def test_the_estimate_of_a_function_follows_its_calls_and_its_price(database_url: str, tmp_path: Path) -> None:
+    settings = api_settings(database_url, tmp_path)
+    async with serve(settings) as api:
+        keeper = estimates_keeper(api)
+        await api.function(timeout="300s")
+        assert (await stored_estimate(api))["costUSD"] == {"p50": "0.003", "p90": "0.003"}
+        await run_calls(api, SAMPLES_MIN, 30)
+        await keeper.refresh()
+        told = await stored_estimate(api)
+        assert told["costUSD"] == {"p50": "0.0003", "p90": "0.0003"}
+        assert "NoHistory" not in codes(told)
+        made = await api.create("functioncalls", {"metadata": {"name": "later"}, "spec": CALL})
+        assert made["status"]["estimate"]["costUSD"] == told["costUSD"]
+        # Nothing ended since, and no price changed.
+        revision = (await api.client.get(f"{api.path}/functions/f")).json()["metadata"]["resourceVersion"]
+        await keeper.refresh()
+        assert (await api.client.get(f"{api.path}/functions/f")).json()["metadata"]["resourceVersion"] == revision
+    dearer = settings.model_copy(update={"worker_rate_usd_per_hour": DOUBLED})
+    async with serve(dearer, key=api.key) as later:
+        await estimates_keeper(later).refresh()
+        told = await stored_estimate(later)
+        assert (told["rateUSDPerHour"], told["costUSD"]["p50"]) == (DOUBLED, "0.0006")
+
+
+async def test_calls_that_cost_nothing_carry_no_estimate(database_url: str, tmp_path: Path) -> None:
+    settings = api_settings(database_url, tmp_path).model_copy(update={"worker_rate_usd_per_hour": "0"})
+    async with serve(settings) as api:
+        await api.function()
+        made = await api.create("functioncalls", {"metadata": {"name": "c"}, "spec": CALL})
+        assert "estimate" not in made["status"]
