@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import signal
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import asyncpg
 import pytest
 
 from controlplane.failpoints import taken_file
@@ -25,6 +28,7 @@ from tests.fixtures.eventually import eventually
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1_200)]
 
 BOUND_SECONDS = 400
+MERGE = {"Content-Type": "application/merge-patch+json"}
 BUDGETS = "/apis/nodus.dev/v1/budgets"
 
 MONEY_PATH: Mapping[str, Sequence[str]] = MappingProxyType(
@@ -88,12 +92,11 @@ def begins(run: Run) -> list[Event]:
     return [event for event in run.history() if event["event"] == BEGAN]
 
 
-async def blocking_budget(run: Run, limit_usd: str) -> str:
-    """A Budget over all calls of the run; its path."""
+async def blocking_budget(run: Run, limit_usd: str, **spec: Any) -> str:
+    """A Budget that blocks, over all work unless its `spec` says otherwise; its path."""
     name = f"of-{run.functions[0]}"
-    scope = {"selector": {"matchLabels": {"nodus.dev/function": run.functions[0]}}}
-    spec = {"limitUSD": limit_usd, "period": "Total", "action": "Block", "scope": scope}
-    answer = await run.clients[0].request("POST", BUDGETS, json={"metadata": {"name": name}, "spec": spec})
+    whole = {"limitUSD": limit_usd, "period": "Total", "action": "Block", **spec}
+    answer = await run.clients[0].request("POST", BUDGETS, json={"metadata": {"name": name}, "spec": whole})
     assert answer.status_code == 201, answer.text
     return f"{BUDGETS}/{name}"
 
@@ -102,7 +105,8 @@ async def blocking_budget(run: Run, limit_usd: str) -> str:
 async def test_whoever_dies_between_two_writes_of_money_a_second_is_charged_once(cluster: Cluster) -> None:
     """A worker is killed at 10 s of a call of 20 s, its end is told five times, and a process dies at each point."""
     async with fault_run(cluster, seed=47, clients=1) as run:
-        await blocking_budget(run, "1")
+        calls_of_run = {"matchLabels": {"nodus.dev/function": run.functions[0]}}
+        await blocking_budget(run, "1", scope={"selector": calls_of_run})
         [client] = run.clients
         async with revived(cluster):
             arm(cluster, "given")
@@ -135,6 +139,85 @@ async def test_whoever_dies_between_two_writes_of_money_a_second_is_charged_once
     assert charges[0]["period_end"] <= charges[1]["period_start"]
     assert [charge["amount_micro_usd"] for charge in charges] == [applied(charge) for charge in charges]
     assert sum(charge["amount_micro_usd"] for charge in charges) == parse_money(status["costUSD"])
+
+
+CENT_MICRO_USD = 10_000
+CENT_SETTINGS = {
+    # A call is a second of one of three places, 20 micro-USD, and may be 900: six run at once, and 500 are too many.
+    "worker_rate_usd_per_hour": "0.216",
+    "teardown_seconds_max": "2",
+}
+CENT_SPEC = {"timeout": "30s", "scaling": {"maxWorkers": 2, "targetConcurrency": 3, "scaledownWindow": "60s"}}
+SPENDING = """
+SELECT spent_micro_usd, held_micro_usd, (SELECT COALESCE(sum(t.amount_micro_usd), 0)::bigint FROM ledger_transfers t
+    WHERE t.org = l.org AND t.kind = 'charge') AS charged_micro_usd,
+    (SELECT count(*) FROM attempts WHERE state <> 'finished') AS workers,
+    (SELECT count(*) FROM calls WHERE state = 'queued') AS queued
+FROM spending_limits l
+"""
+
+
+@pytest.fixture
+async def poor_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """A cluster of its own whose work is dear enough for a cent to end."""
+    made = Cluster(tmp_path / "cluster", CENT_SETTINGS)
+    try:
+        await made.start()
+        yield made
+    finally:
+        await made.stop()
+
+
+@pytest.mark.case("C49")
+async def test_a_map_of_500_calls_never_passes_a_cent_while_everything_is_killed(poor_cluster: Cluster) -> None:
+    """At no look is more than the cent spent, held or charged; raised, it lets the rest finish."""
+    cluster, chance = poor_cluster, random.Random(4900)
+    connection = await cluster.connect()
+    async with fault_run(cluster, seed=4900, clients=1, spec=CENT_SPEC) as run:
+        budget = await blocking_budget(run, "0.01")
+        [client] = run.clients
+        waited = asyncio.create_task(client.make_and_wait(["succeed"] * 500, BOUND_SECONDS))
+
+        async def looked() -> asyncpg.Record | None:
+            found = await connection.fetchrow(SPENDING)
+            if found is not None:
+                assert found["spent_micro_usd"] + found["held_micro_usd"] <= CENT_MICRO_USD, dict(found)
+                assert found["charged_micro_usd"] <= CENT_MICRO_USD, dict(found)
+            return found
+
+        async def spent(micro_usd: int) -> bool:
+            found = await looked()
+            return found is not None and found["spent_micro_usd"] >= micro_usd
+
+        async def until_spent(micro_usd: int) -> None:
+            await eventually(lambda: spent(micro_usd), within=240)
+
+        async def is_over() -> bool:
+            found = await looked()
+            return found is not None and not found["workers"] and found["spent_micro_usd"] > CENT_MICRO_USD // 2
+
+        async with revived(cluster):
+            for tenth, victim in enumerate(("worker", "api-1", "worker", "control-1", "worker"), start=1):
+                micro_usd = tenth * CENT_MICRO_USD // 10
+                await until_spent(micro_usd)
+                if victim == "worker":
+                    cluster.signal_workers(signal.SIGKILL, chance)
+                else:
+                    cluster.kill(victim)
+            await eventually(is_over, within=240, every=0.1)
+        found = await looked()
+        assert found is not None
+        assert found["queued"] > 0
+        assert found["held_micro_usd"] == 0
+        assert not waited.done()
+        raised = await client.request("PATCH", budget, json={"spec": {"limitUSD": "1"}}, headers=MERGE)
+        assert raised.status_code == 200, raised.text
+        assert set(await waited) == {"Succeeded"}
+        assert await run.verdict() == []
+    found = await connection.fetchrow(SPENDING)
+    await connection.close()
+    assert found is not None
+    assert (found["held_micro_usd"], found["spent_micro_usd"]) == (0, found["charged_micro_usd"])
 
 
 def applied(charge: Mapping[str, Any]) -> int:
