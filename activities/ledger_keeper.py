@@ -1,4 +1,4 @@
-"""What the sweeper does for the ledger: end holds whose time has come, and look whether everything balances.
+"""What the sweeper does for the ledger: end holds and grants whose time has come, and look whether everything balances.
 
 A ledger that does not balance is told in the log and as an Event of its organisation, one with a count, and nothing is
 mended: `python -m workers ledger verify` tells all of it.
@@ -11,6 +11,7 @@ import structlog
 from activities.chores import Chore
 from controlplane.clock import Clock
 from controlplane.identity.bootstrap import FIRST_ORG
+from controlplane.ledger.grants import Grants, LapseGrants
 from controlplane.ledger.holds import ExpireHolds, overdue_holds
 from controlplane.ledger.invariants import Breach, LedgerAuditor
 from controlplane.store.contract import Document, Key, Reads, Tx
@@ -32,8 +33,10 @@ class LedgerKeeper:
         self._writer = writer
         self._clock = clock
         self._auditor = LedgerAuditor(database)
+        self._grants = Grants(database, clock)
         self.chores = (
             Chore("expire holds", 5.0, self.expire_holds),
+            Chore("lapse grants", 10.0, self.lapse_grants),
             Chore("audit the ledger", 60.0, self.audit),
         )
 
@@ -45,6 +48,11 @@ class LedgerKeeper:
             if found:
                 log.info("holds expired", holds=await self._writer.write(ExpireHolds(found)))
             more = len(found) == PER_TURN
+
+    async def lapse_grants(self) -> None:
+        """Take back what is left of grants whose time is over."""
+        for org in await self._grants.overdue():
+            log.info("credit lapsed", org=org, micro_usd=await self._writer.write(LapseGrants(org)))
 
     async def audit(self) -> None:
         """Add up what was written since the last time, and tell what does not balance."""

@@ -1,4 +1,5 @@
-"""`…/transactions`, `…/usagerecords`, `…/billingaccounts` and `…/topups`: kinds that are read from the ledger.
+"""`…/transactions`, `…/usagerecords`, `…/billingaccounts`, `…/creditgrants` and `…/topups`: kinds that are read from
+the ledger.
 
 No object is stored for them, so they are not watched and have no history; the generic routes hand over what they have
 authorised (`Deps.derived`). Whatever needs a card answers PaymentsNotConfigured, after the caller's right to it was
@@ -19,8 +20,10 @@ from controlplane.clock import Clock
 from controlplane.errors import ApiError, Reason, not_found
 from controlplane.identity.principal import Principal
 from controlplane.kinds.billing_account import ACCOUNT_NAME, BILLING_ACCOUNT, TOP_UP
+from controlplane.kinds.credit_grant import CREDIT_GRANT
 from controlplane.kinds.transaction import TRANSACTION
 from controlplane.kinds.usage_record import USAGE_RECORD
+from controlplane.ledger.grants import Grants
 from controlplane.ledger.periods import Range, parse_range
 from controlplane.ledger.statements import NEWEST, Cursor, Statements
 from controlplane.ledger.usage import Usage, group_keys
@@ -42,8 +45,9 @@ _Read = Callable[[Selection, Range, int, str], Awaitable[tuple[list[Document], s
 class BillingRoutes:
     """The handlers."""
 
-    def __init__(self, statements: Statements, usage: Usage, settings: Settings, clock: Clock) -> None:
+    def __init__(self, statements: Statements, grants: Grants, usage: Usage, settings: Settings, clock: Clock) -> None:
         self._statements = statements
+        self._grants = grants
         self._usage = usage
         self._clock = clock
         self._items_max = min(ITEMS_MAX, settings.list_items_max)
@@ -52,6 +56,7 @@ class BillingRoutes:
             TRANSACTION.plural: self._transactions,
             USAGE_RECORD.plural: self._records,
             BILLING_ACCOUNT.plural: self._accounts,
+            CREDIT_GRANT.plural: self._credit_grants,
             TOP_UP.plural: self._no_top_ups,
         }
 
@@ -122,7 +127,10 @@ class BillingRoutes:
             return await self._usage.record(org, projects, name)
         if kind == BILLING_ACCOUNT.kind and name == ACCOUNT_NAME:
             _require_all(projects)
-            return await self._statements.account(org)
+            return await self._account(org)
+        if kind == CREDIT_GRANT.kind:
+            _require_all(projects)
+            return await self._grants.document(org, name)
         return None
 
     async def refuse(self) -> bytes:
@@ -151,7 +159,18 @@ class BillingRoutes:
         self, selection: Selection, within: Range, limit: int, after: str
     ) -> tuple[list[Document], str]:
         _require_all(_projects(selection))
-        return [await self._statements.account(selection.org)], ""
+        return [await self._account(selection.org)], ""
+
+    async def _account(self, org: str) -> Document:
+        return await self._statements.account(org, await self._grants.next_expiry(org))
+
+    async def _credit_grants(
+        self, selection: Selection, within: Range, limit: int, after: str
+    ) -> tuple[list[Document], str]:
+        _require_all(_projects(selection))
+        made = await self._grants.documents(selection.org)
+        start = int(after or 0)
+        return made[start : start + limit], str(start + limit) if len(made) > start + limit else ""
 
     async def _no_top_ups(
         self, selection: Selection, within: Range, limit: int, after: str

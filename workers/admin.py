@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from collections.abc import AsyncIterator, Callable, Coroutine
-from datetime import timedelta
 from typing import Annotated, Any
 
 import orjson
@@ -27,11 +25,10 @@ from controlplane.kinds.api_key import API_KEY
 from controlplane.kinds.member import MEMBER
 from controlplane.kinds.organization import ORGANIZATION
 from controlplane.kinds.roles import Role
-from controlplane.machinery.grammar import NAME_PATTERN, SENTENCES
 from controlplane.machinery.kind import Document, Kind
-from controlplane.machinery.quantities import parse_duration
 from controlplane.resources.answers import CreateOptions, DeleteOptions
 from controlplane.store.contract import Key, Selection
+from workers.arguments import check_name, duration
 from workers.configuration import read_settings
 from workers.wiring import Core, open_core
 
@@ -46,7 +43,7 @@ _PAGE, _PAGE_BYTES = 500, 8 << 20
 @app.command("create-org")
 def create_org(name: Name) -> None:
     """Make an organisation with a project `default` and a Member `admin`, and tell the key of that Owner once."""
-    _check_name(name)
+    check_name(name)
 
     async def make(core: Core) -> str:
         made = await bootstrap(core.writer, core.settings, core.clock, name)
@@ -114,7 +111,7 @@ def create_key(
     org: Org = FIRST_ORG,
 ) -> None:
     """Make a key of a Member and tell it once."""
-    lifetime = None if expires is None else _duration(expires)
+    lifetime = None if expires is None else duration(expires)
 
     async def make(core: Core) -> Document:
         spec: Document = {"member": member}
@@ -208,15 +205,3 @@ def _operator(org: str) -> Principal:
     return Principal(
         kind=PrincipalKind.USER, org=org, id="operator", label="operator", scopes=everything, projects=everything
     )
-
-
-def _check_name(name: str) -> None:
-    if not re.fullmatch(NAME_PATTERN, name):
-        raise typer.BadParameter(SENTENCES[NAME_PATTERN])
-
-
-def _duration(text: str) -> timedelta:
-    try:
-        return timedelta(seconds=parse_duration(text))
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None

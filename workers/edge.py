@@ -42,6 +42,7 @@ from controlplane.identity.login_tickets import Tickets
 from controlplane.identity.logins import Logins
 from controlplane.identity.tokens import TokenHasher
 from controlplane.kinds.registry import BY_PLURAL
+from controlplane.ledger.grants import Grants
 from controlplane.ledger.statements import Statements
 from controlplane.ledger.usage import Usage
 from controlplane.limits.quota_view import QuotaView
@@ -104,7 +105,8 @@ def _deps(core: Core, cancels: WaitingCancels) -> Deps:
     stopping = asyncio.Event()
     streams = Streams(authenticate.look_again, stopping, core.settings.streams_per_credential_max)
     inspector = CallInspector(core.database, core.cache, core.settings, core.clock)
-    billing = BillingRoutes(Statements(core.database, core.clock), Usage(core.database), core.settings, core.clock)
+    statements, grants = Statements(core.database, core.clock), Grants(core.database, core.clock)
+    billing = BillingRoutes(statements, grants, Usage(core.database), core.settings, core.clock)
     logs = LogRoutes(reader, streams, core.settings)
     return Deps(
         settings=core.settings,

@@ -26,6 +26,7 @@ from controlplane.store.changes import ChangeFeed
 from controlplane.store.database import Database
 from controlplane.store.server_clock import DatabaseClock
 from controlplane.store.writer import Writer
+from workers.arguments import check_name, duration
 from workers.configuration import read_settings
 
 app = typer.Typer(no_args_is_help=True, help="Look after the money that the server keeps account of.")
@@ -56,11 +57,14 @@ def grant(
     amount: Amount,
     name: Annotated[str, typer.Option(help="Names this grant for good.")],
     reason: Annotated[str, typer.Option(help="Why, for people.")] = "granted by an operator",
+    expires: Annotated[str | None, typer.Option(help="How long it is good, such as 720h; by default for ever.")] = None,
     org: Org = FIRST_ORG,
 ) -> None:
-    """Give an organisation credit."""
+    """Give an organisation credit. `nodus get creditgrants` then tells what became of it."""
     micro_usd = _micro_usd(amount)
-    typer.echo(_told(asyncio.run(_write(GrantCredit(org, name, micro_usd, reason), org))))
+    check_name(name)
+    lifetime = None if expires is None else duration(expires)
+    typer.echo(_told(asyncio.run(_write(GrantCredit(org, name, micro_usd, reason, lifetime), org))))
 
 
 @app.command()

@@ -42,6 +42,13 @@ class MonthToDate(ApiModel):
     spent_usd: Money = Field(description="Charged, less what was given back.")
 
 
+class GrantExpiry(ApiModel):
+    """What of the credit expires next."""
+
+    expiration_time: str = Field(description="When.")
+    remaining_usd: Money = Field(description="What is left of that grant now.")
+
+
 class BillingAccountStatus(ApiModel):
     """What an organisation has."""
 
@@ -51,6 +58,7 @@ class BillingAccountStatus(ApiModel):
     pending_usd: Money = Field(description="Reserved by open holds.")
     arrears_usd: Money = Field(description="Charged beyond what there was, where credit is limited.")
     month_to_date: MonthToDate = Field(description="The present month.")
+    next_grant_expiry: GrantExpiry | None = Field(default=None, description="Of the credit, what expires next.")
     conditions: Conditions | None = Field(default=None, description="PaymentMethodPresent and CreditLimited.")
 
 

@@ -15,6 +15,7 @@ from controlplane.kinds.attempt import ATTEMPT
 from controlplane.kinds.audit_event import AUDIT_EVENT
 from controlplane.kinds.billing_account import BILLING_ACCOUNT, TOP_UP
 from controlplane.kinds.budget import BUDGET
+from controlplane.kinds.credit_grant import CREDIT_GRANT
 from controlplane.kinds.event import EVENT
 from controlplane.kinds.function import FUNCTION
 from controlplane.kinds.function_call import FUNCTION_CALL
@@ -49,6 +50,7 @@ _ROWS = (
     QUOTA,
     BILLING_ACCOUNT,
     BUDGET,
+    CREDIT_GRANT,
     TOP_UP,
     TRANSACTION,
     USAGE_RECORD,

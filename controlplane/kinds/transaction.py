@@ -36,7 +36,7 @@ class TransactionFields(ApiModel):
     """What was moved, when and why."""
 
     time: str = Field(description="When it was written.")
-    type: str = Field(description="Capture, Grant or Refund.")
+    type: str = Field(description="Capture, Grant, Refund or GrantExpiry.")
     amount_usd: SignedMoney = Field(description="What it adds to the balance; negative for a charge.")
     balance_after_usd: SignedMoney | None = Field(
         default=None, description="The balance after it; unset for keys that do not see all projects."
@@ -70,7 +70,7 @@ TRANSACTION = Kind(
     flat=TransactionFields,
     columns=(
         NAME_COLUMN,
-        Column("Type", text_at("type"), "Capture, Grant or Refund."),
+        Column("Type", text_at("type"), "Capture, Grant, Refund or GrantExpiry."),
         Column("Amount", text_at("amountUSD"), "What it adds to the balance."),
         Column("Balance", text_at("balanceAfterUSD"), "The balance after it."),
         Column("Reference", _reference, "What it is about."),

@@ -40,6 +40,8 @@ class TransferKind(StrEnum):
     POST = "post"
     VOID = "void"
     EXPIRE = "expire"
+    LAPSE = "lapse"
+    """What was not spent of a grant whose time is over."""
 
 
 _SPENDING = (AccountClass.CREDITS, AccountClass.REVENUE)
@@ -53,6 +55,7 @@ SIDES: Mapping[TransferKind, tuple[AccountClass, AccountClass]] = MappingProxyTy
         TransferKind.POST: _SPENDING,
         TransferKind.VOID: _SPENDING,
         TransferKind.EXPIRE: _SPENDING,
+        TransferKind.LAPSE: (AccountClass.CREDITS, AccountClass.GRANTS),
     }
 )
 """What each kind debits and credits."""
@@ -71,10 +74,18 @@ class Balance:
     """What an organisation has, in micro-USD."""
 
     granted_micro_usd: int
+    """Less what has lapsed."""
     charged_micro_usd: int
+    """Less what was given back."""
+    refunded_micro_usd: int = 0
     held_micro_usd: int
     floor_micro_usd: int | None
     """How low `available_micro_usd` may be after a hold; None when nobody limits this organisation."""
+
+    @property
+    def spent_micro_usd(self) -> int:
+        """All that was ever charged, whatever was given back."""
+        return self.charged_micro_usd + self.refunded_micro_usd
 
     @property
     def settled_micro_usd(self) -> int:
@@ -93,12 +104,14 @@ class Balance:
 
 
 _BALANCES = """
-SELECT o.org AS key, COALESCE(c.credits_micro_usd - r.debits_micro_usd, c.credits_micro_usd, 0) AS granted,
-    COALESCE(r.credits_micro_usd - r.debits_micro_usd, 0) AS charged, COALESCE(c.held_debits_micro_usd, 0) AS held,
+SELECT o.org AS key, COALESCE(g.debits_micro_usd - g.credits_micro_usd, 0) AS granted,
+    COALESCE(r.credits_micro_usd - r.debits_micro_usd, 0) AS charged, COALESCE(r.debits_micro_usd, 0) AS refunded,
+    COALESCE(c.held_debits_micro_usd, 0) AS held,
     c.floor_micro_usd AS floor
 FROM unnest($1::text[]) AS o(org)
 LEFT JOIN ledger_accounts c ON c.id = 'credits/' || o.org
 LEFT JOIN ledger_accounts r ON r.id = 'revenue/' || o.org
+LEFT JOIN ledger_accounts g ON g.id = 'grants/' || o.org
 """
 
 BALANCE = Loader("ledger-balance", _BALANCES)
@@ -115,6 +128,7 @@ def balance_of(row: Mapping[str, Any]) -> Balance:
     return Balance(
         granted_micro_usd=row["granted"],
         charged_micro_usd=row["charged"],
+        refunded_micro_usd=row["refunded"],
         held_micro_usd=row["held"],
         floor_micro_usd=row["floor"],
     )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
+
 from controlplane.errors import ApiError, Reason
 from controlplane.ledger.accounts import TransferKind
 from controlplane.ledger.transfers import Transfer, record, subject_of
@@ -21,9 +24,12 @@ _CHARGES = frozenset({TransferKind.CHARGE, TransferKind.POST})
 
 
 class GrantCredit:
-    """Gives an organisation something to spend. `grant_id` names the grant: the same one again changes nothing."""
+    """Gives an organisation something to spend, for a while or for good. `grant_id` names the grant: the same one again
+    changes nothing."""
 
-    def __init__(self, org: str, grant_id: str, amount_micro_usd: int, reason: str) -> None:
+    def __init__(
+        self, org: str, grant_id: str, amount_micro_usd: int, reason: str, lifetime: timedelta | None = None
+    ) -> None:
         if amount_micro_usd <= 0:
             raise ValueError(f"a grant must be of a positive amount, not {amount_micro_usd} micro-USD")
         self._transfer = Transfer(
@@ -33,12 +39,14 @@ class GrantCredit:
             amount_micro_usd=amount_micro_usd,
             reason=reason,
         )
+        self._lifetime = lifetime
 
     def reads(self) -> Reads:
         return Reads()
 
     def apply(self, tx: Tx) -> str:
-        record(tx, self._transfer)
+        expires_at = None if self._lifetime is None else tx.now + self._lifetime
+        record(tx, replace(self._transfer, expires_at=expires_at))
         return self._transfer.id
 
 

@@ -87,6 +87,15 @@ SELECT n.id || ' is of more than ' || COALESCE(r.id, 'nothing') AS told, n.org
 FROM ledger_transfers n LEFT JOIN ledger_transfers r ON r.id = n.refers_to
 WHERE n.refers_to IS NOT NULL AND (r.id IS NULL OR n.amount_micro_usd > r.amount_micro_usd) LIMIT $1
 """,
+        "no more of a grant lapses than was granted, and nothing of one whose time is not over": """
+SELECT l.uid || ' is of ' || COALESCE(g.amount_micro_usd, 0) || ' micro-USD and ' || l.micro_usd || ' lapsed' AS told,
+    l.org
+FROM (
+    SELECT subject_uid AS uid, org, sum(amount_micro_usd) AS micro_usd, min(created_at) AS first_at
+    FROM ledger_transfers WHERE kind = 'lapse' GROUP BY 1, 2
+) AS l LEFT JOIN ledger_transfers g ON g.id = l.uid AND g.kind = 'grant' AND g.org = l.org
+WHERE g.id IS NULL OR g.expires_at IS NULL OR l.first_at < g.expires_at OR l.micro_usd > g.amount_micro_usd LIMIT $1
+""",
         "what a limit of spending holds is the sum of its reservations": """
 SELECT l.id || ' tells ' || l.held_micro_usd || ' micro-USD and its reservations ' || COALESCE(r.micro_usd, 0) AS told,
     l.org

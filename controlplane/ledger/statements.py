@@ -31,13 +31,17 @@ TYPES: Mapping[TransferKind, str] = MappingProxyType(
         TransferKind.POST: "Capture",
         TransferKind.GRANT: "Grant",
         TransferKind.REFUND: "Refund",
+        TransferKind.LAPSE: "GrantExpiry",
     }
 )
 """The transfers that change a balance, and what a Transaction of them is called."""
 
-_MOVED = "t.kind IN ('charge', 'post', 'grant', 'refund')"
+_MOVED = "t.kind IN ('charge', 'post', 'grant', 'refund', 'lapse')"
 _SIGNED = "CASE WHEN t.kind IN ('grant', 'refund') THEN t.amount_micro_usd ELSE -t.amount_micro_usd END"
-_TYPE = "CASE t.kind WHEN 'grant' THEN 'Grant' WHEN 'refund' THEN 'Refund' ELSE 'Capture' END"
+_TYPE = (
+    "CASE t.kind WHEN 'grant' THEN 'Grant' WHEN 'refund' THEN 'Refund' WHEN 'lapse' THEN 'GrantExpiry' "
+    "ELSE 'Capture' END"
+)
 _FIELDS = MappingProxyType(
     {"type": _TYPE, "project": "COALESCE(t.project, '')", "metadata.name": "''", "metadata.namespace": "''"}
 )
@@ -84,15 +88,18 @@ class Statements:
         self._database = database
         self._clock = clock
 
-    async def account(self, org: str) -> Document:
-        """The BillingAccount of the organisation as of now."""
+    async def account(self, org: str, next_grant_expiry: Document | None) -> Document:
+        """The BillingAccount of the organisation as of now; what expires next is known to `grants.py`."""
         now = self._clock.now()
         start, end = month_of(now)
         async with self._database.snapshot() as connection:
             balance = await balance_of_org(connection, org)
             month = await connection.fetchrow(_SPENT, org, start, end)
         assert month is not None, "an aggregate has one row"
-        return _account(org, balance, month["spent"], now, month["opened_at"] or now)
+        account = _account(org, balance, month["spent"], now, month["opened_at"] or now)
+        if next_grant_expiry is not None:
+            account["status"]["nextGrantExpiry"] = next_grant_expiry
+        return account
 
     async def transactions(
         self,
@@ -196,6 +203,10 @@ def _transaction(row: Mapping[str, Any], balance_micro_usd: int | None) -> Docum
     if row["subject_kind"]:
         subject = {"kind": row["subject_kind"], "name": row["subject_name"], "uid": row["subject_uid"]}
         shown["reference"] = {name: value for name, value in subject.items() if value}
+    if kind is TransferKind.LAPSE:
+        # The subject is the grant by its id in the ledger; people know it by its name.
+        shown["reference"].pop("uid", None)
+        shown["bucket"] = {"kind": "Grant", "creditGrant": row["subject_name"]}
     if kind is TransferKind.GRANT:
         shown["bucket"] = {"kind": "Grant", "creditGrant": row["id"].rpartition("/")[2]}
     if row["reason"]:
@@ -209,6 +220,7 @@ _CAUSES: Mapping[TransferKind, str] = MappingProxyType(
         TransferKind.POST: "HoldPosted",
         TransferKind.GRANT: "CreditGranted",
         TransferKind.REFUND: "ChargeRefunded",
+        TransferKind.LAPSE: "GrantExpired",
     }
 )
 

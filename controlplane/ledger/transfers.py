@@ -147,6 +147,7 @@ _AVAILABLE: Mapping[TransferKind, int] = MappingProxyType(
         TransferKind.POST: 0,
         TransferKind.VOID: 0,
         TransferKind.EXPIRE: 0,
+        TransferKind.LAPSE: -1,
     }
 )
 

@@ -197,6 +197,32 @@ async def test_what_needs_a_card_says_that_none_is_taken(api: ServedApi, method:
     assert (await read(api, "topups"))["items"] == []
 
 
+async def test_grants_of_credit_tell_what_became_of_them(ledger: ServedApi) -> None:
+    await ledger.core.writer.write(GrantCredit(ORG, "trial", 500, "", timedelta(hours=1)))
+    items = (await read(ledger, "creditgrants"))["items"]
+    assert [item["metadata"]["name"] for item in items] == ["trial", "welcome"]
+    trial, welcome = items
+    # It expires first, so it pays first: for 600 micro-USD of calls, of which a refund gave some back.
+    assert (trial["status"]["spentUSD"], trial["status"]["remainingUSD"]) == ("0.0005", "0.00")
+    assert (welcome["spec"]["amountUSD"], welcome["spec"]["source"]) == ("1.00", "Operator")
+    status = welcome["status"]
+    assert (status["spentUSD"], status["remainingUSD"], status["heldUSD"]) == ("0.0001", "0.9999", "0.25")
+    assert welcome["spec"]["reason"] == "for a start"
+    assert await read(ledger, "creditgrants/welcome") == welcome
+    assert (await ledger.client.get(f"{ROOT}/creditgrants/nobody")).status_code == 404
+    first = await read(ledger, "creditgrants", params={"limit": "1"})
+    rest = await read(ledger, "creditgrants", params={"limit": "1", "continue": first["metadata"]["continue"]})
+    assert [*first["items"], *rest["items"]] == items
+    await ledger.core.writer.write(GrantCredit(ORG, "later", 300, "", timedelta(hours=2)))
+    account = await read(ledger, "billingaccounts/default")
+    later = await read(ledger, "creditgrants/later")
+    assert account["status"]["nextGrantExpiry"] == {
+        "expirationTime": later["spec"]["expirationTime"], "remainingUSD": later["status"]["remainingUSD"],
+    }  # fmt: skip
+    limited = await key(ledger, ["billing:read"], ["other"])
+    assert (await ledger.client.get(f"{ROOT}/creditgrants/welcome", headers=limited)).status_code == 403
+
+
 async def test_money_is_shown_to_those_who_may_see_it(ledger: ServedApi) -> None:
     stranger = await key(ledger, ["functions:read"], ["*"])
     limited = await key(ledger, ["billing:read"], ["other"])

@@ -42,6 +42,7 @@ WORDS = {
     "quotas": "quotas",
     "budgets": "billing",
     "billingaccounts": "billing",
+    "creditgrants": "billing",
     "topups": "billing",
     "transactions": "billing",
     "usagerecords": "billing",

@@ -201,6 +201,8 @@ async def test_what_no_host_has_is_priced_by_the_book_and_said_to_be_blocked(
         ("get transactions", r"TYPE +AMOUNT +BALANCE.*\n.*Capture +-\$0\.10 +\$0\.90 +functioncall/c1\n.*Grant +\$1"),
         ("get transactions --type Grant -o wide", r"Grant:welcome +CreditGranted +for a start"),
         ("get billingaccounts", r"NAME +AVAILABLE"),
+        ("get creditgrants", r"NAME.*\nwelcome "),
+        ("get creditgrants welcome -o yaml", r"remainingUSD: ['\"]?0\.90"),
     ],
 )
 async def test_money_is_shown_by_every_command_for_it(api: ServedApi, tmp_path: Path, line: str, shown: str) -> None:

@@ -16,6 +16,10 @@ async def test_an_operator_grants_limits_and_verifies(database_url: str, databas
     for _ in range(2):
         code, told = await command(database_url, "grant", "25", "--name", "welcome")
         assert (code, "available  25.00" in told, "floor      none" in told) == (0, True, True), told
+    code, told = await command(database_url, "grant", "1", "--name", "trial", "--expires", "720h")
+    assert (code, "available  26.00" in told) == (0, True), told
+    code, told = await command(database_url, "grant", "1", "--name", "No Name", "--expires", "soon")
+    assert code == 2, told
     code, told = await command(database_url, "limit")
     assert (code, "floor      0.00" in told) == (0, True), told
     code, told = await command(database_url, "refund", "charge/x/1", "1.00", "--name", "sorry")
@@ -28,4 +32,4 @@ async def test_an_operator_grants_limits_and_verifies(database_url: str, databas
     )
     code, told = await command(database_url, "verify")
     assert code == 1
-    assert "grants/default tells debits of 0.000001 USD and its transfers 25.00 USD" in told
+    assert "grants/default tells debits of 0.000001 USD and its transfers 26.00 USD" in told

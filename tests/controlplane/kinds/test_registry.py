@@ -12,8 +12,8 @@ from controlplane.machinery.meta import is_reserved, select_fields
 from tests.fixtures.admission import NOW, ProjectInMemory, call_body, function_body
 
 ROWS = pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.kind)
-ABOUT_NO_PROJECT = {"Offering", "Organization", "Member", "APIKey", "BillingAccount", "TopUp"}
-ABOUT_MONEY = {"BillingAccount", "Budget", "TopUp", "Transaction", "UsageRecord"}
+ABOUT_NO_PROJECT = {"Offering", "Organization", "Member", "APIKey", "BillingAccount", "CreditGrant", "TopUp"}
+ABOUT_MONEY = {"BillingAccount", "Budget", "CreditGrant", "TopUp", "Transaction", "UsageRecord"}
 ONE_OR_NONE = {"BillingAccount", "TopUp"}
 """Kinds with at most one object, which is named and not selected."""
 READABLE_BY_ALL = {"Attempt", "Event", "Offering"}
@@ -25,6 +25,7 @@ VERBS = {
     "APIKey": ALL_VERBS - {Verb.DELETE_COLLECTION},
     # No object of these is stored, so none is watched; some verbs answer that no payment is taken.
     "BillingAccount": {Verb.GET, Verb.LIST, Verb.PATCH},
+    "CreditGrant": {Verb.GET, Verb.LIST},
     "TopUp": {Verb.GET, Verb.LIST, Verb.CREATE},
     "Quota": {Verb.GET, Verb.LIST},
     "Transaction": {Verb.GET, Verb.LIST},
@@ -76,6 +77,11 @@ WRITTEN_BY_THE_SERVER: dict[str, dict[str, Any]] = {
         "metadata": {"name": "default", "creationTimestamp": "2026-11-29T11:17:42Z"},
         "spec": {"autoRecharge": {"enabled": False}},
         "status": {"availableUSD": "5.00", "monthToDate": {"spentUSD": "1.00"}},
+    },
+    "CreditGrant": {
+        "metadata": {"name": "welcome", "creationTimestamp": "2026-11-29T11:17:42Z"},
+        "spec": {"amountUSD": "5.00", "source": "Operator"},
+        "status": {"spentUSD": "1.00", "remainingUSD": "4.00"},
     },
     "TopUp": {
         "metadata": {"name": "top", "creationTimestamp": "2026-11-29T11:17:42Z"},
