@@ -55,7 +55,7 @@ def ask_who(
         "Sign in to Nodus",
         f"""{_problem(problem)}<p>A program asks for a key of yours. Go on only if you have just started it.</p>
 <form method="post" action="{escape(action)}">{_hidden(fields)}{code}
-<label>An API key or token of yours, which shows who you are
+<label>An API key or token of yours, or the token of your invite, which shows who you are
 <input type="password" name="credential" maxlength="16384" autocomplete="off" required></label>
 <button>Continue</button>{otherwise}</form>""",
     )

@@ -42,6 +42,7 @@ _FORM_BYTES_MAX = 65_536
 _PORT_MAX = 65_535
 """Of TCP."""
 _SAME_SITE = ("same-origin", "none", "")
+_TOO_LATE = tell("Too late", "This login was decided or has expired. Begin again at the program.")
 _POLL_BURST = 10
 """Seconds' worth of questions that may come at once."""
 
@@ -82,6 +83,8 @@ class LoginDeps:
     creator: Creator
     identify: Callable[[str], Awaitable[Sequence[Principal]]]
     """Who a credential stands for, in each organisation that it is good for; raises 401."""
+    accept: Callable[[str, str], Awaitable[str]]
+    """Makes a Member of an organisation of somebody invited to it; who is one already stays who they are."""
     cache: ObjectCache
     settings: Settings
     clock: Clock
@@ -156,9 +159,11 @@ class LoginPages:
 
     async def _device_decided(self, form: Mapping[str, list[str]]) -> Response:
         ticket = self._read(DEVICE_PAGE, form)
-        grants = self._grants(form, ticket) if _is_approval(form) else []
+        if await self._deps.logins.find(ticket["code"]) is None:
+            return html(_TOO_LATE, Reason.NOT_FOUND.row.http_status)
+        grants = await self._grants(form, ticket) if _is_approval(form) else []
         if not await self._deps.logins.decide(ticket["code"], grants):
-            return html(tell("Too late", "This login was decided or has expired. Begin again at the program."), 404)
+            return html(_TOO_LATE, Reason.NOT_FOUND.row.http_status)
         if grants:
             return html(tell("Approved", "The program has its key now. You can close this page."))
         return html(tell("Denied", "The program gets nothing. You can close this page."))
@@ -169,7 +174,7 @@ class LoginPages:
         if _is_approval(form):
             asking = Asking(**{**ticket["asking"], "since": parse_time(ticket["asking"]["since"])})
             answer["code"] = await self._deps.logins.approve_at_once(
-                asking, self._grants(form, ticket), ticket["code_challenge"]
+                asking, await self._grants(form, ticket), ticket["code_challenge"]
             )
         else:
             answer["error"] = "access_denied"
@@ -201,7 +206,7 @@ class LoginPages:
             goes_to=f"http://127.0.0.1:{asked['port']}" if "port" in asked else "",
         )
 
-    def _grants(self, form: Mapping[str, list[str]], ticket: Mapping[str, Any]) -> list[Grant]:
+    async def _grants(self, form: Mapping[str, list[str]], ticket: Mapping[str, Any]) -> list[Grant]:
         """What the person gives, of what the ticket says that they have."""
         chosen, grants = set(form.get("org", ())), []
         for person in ticket["who"]:
@@ -213,7 +218,7 @@ class LoginPages:
             grants.append(
                 Grant(
                     org=person["org"],
-                    user=person["user"],
+                    user=await self._deps.accept(person["org"], person["user"]),
                     scopes=tuple(person["scopes"]),
                     projects=(project,) if "only" in form else tuple(person["projects"]),
                     project=project,

@@ -204,6 +204,8 @@ class ResourceRoutes:
             items = _items(body, target.kind, check)
             answer = await self._resources.creator.create_many(target.kind, target.project, items, caller, options)
             return _answer(request, answer.body, status=answer.status, warnings=check.warnings)
+        if target.kind.shorthand is not None:
+            body = target.kind.shorthand(body)
         body = check.admit(partial(shape_of, target.kind), body)
         answer = await self._resources.creator.create(target.kind, target.project, body, caller, options)
         return _written(request, self._renderer(request, target.kind, accepted), answer, check.warnings)

@@ -38,6 +38,7 @@ from controlplane.calls.function_charges import FunctionAuditor
 from controlplane.calls.inspection import CallInspector
 from controlplane.capacity.leases import AttemptLeases
 from controlplane.identity.authenticator import Authenticator
+from controlplane.identity.joining import Joining
 from controlplane.identity.login_tickets import Tickets
 from controlplane.identity.logins import Logins
 from controlplane.identity.tokens import TokenHasher
@@ -101,7 +102,8 @@ def _deps(core: Core, cancels: WaitingCancels) -> Deps:
         settings=core.settings,
         clock=core.clock,
     )
-    authenticate = Authenticator(core.database, core.settings, core.clock)
+    joining = Joining(core.database, core.writer, TokenHasher(core.settings.secret_key), core.clock)
+    authenticate = Authenticator(core.database, core.settings, core.clock, joining)
     stopping = asyncio.Event()
     streams = Streams(authenticate.look_again, stopping, core.settings.streams_per_credential_max)
     inspector = CallInspector(core.database, core.cache, core.settings, core.clock)
@@ -136,7 +138,7 @@ def _deps(core: Core, cancels: WaitingCancels) -> Deps:
             *BlobRoutes(core.blobs, core.resources.admission.require_project, core.settings).routes(),
             *_node_routes(core, news).routes(),
             *NodeImageRoutes(core.cache, core.writer, core.blobs).routes(),
-            *_login_routes(core, authenticate),
+            *_login_routes(core, authenticate, joining),
         ],
         required={
             "database": lambda: _database_answers(core.database),
@@ -149,7 +151,7 @@ def _deps(core: Core, cancels: WaitingCancels) -> Deps:
     )
 
 
-def _login_routes(core: Core, authenticate: Authenticator) -> Sequence[BaseRoute]:
+def _login_routes(core: Core, authenticate: Authenticator, joining: Joining) -> Sequence[BaseRoute]:
     hasher = TokenHasher(core.settings.secret_key)
     deps = LoginDeps(
         logins=Logins(core.database, core.settings, hasher, core.clock),
@@ -157,6 +159,7 @@ def _login_routes(core: Core, authenticate: Authenticator) -> Sequence[BaseRoute
         limits=AddressLimits(core.settings),
         creator=core.resources.creator,
         identify=authenticate.people,
+        accept=joining.accept,
         cache=core.cache,
         settings=core.settings,
         clock=core.clock,

@@ -18,6 +18,7 @@ from controlplane.calls.hooks import FunctionCallHooks
 from controlplane.calls.waiting import WaitingClaims
 from controlplane.clock import Clock
 from controlplane.identity.api_keys import ApiKeyHooks
+from controlplane.identity.invites import InviteHooks
 from controlplane.identity.owners import MemberHooks, ServiceAccountHooks
 from controlplane.identity.tokens import TokenHasher
 from controlplane.kinds.accelerators import offer_accelerators
@@ -139,4 +140,5 @@ def kind_hooks(
         "Member": MemberHooks(),
         "ServiceAccount": ServiceAccountHooks(),
         "APIKey": ApiKeyHooks(sealer, hasher),
+        "Invite": InviteHooks(sealer, hasher),
     }

@@ -7,14 +7,12 @@ answers are kept; nothing else can tell it. `Creator` opens it on the way out.
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
 from controlplane.clock import parse_time
 from controlplane.errors import ApiError, Reason, not_found
+from controlplane.identity.shown_once import ShownOnce
 from controlplane.identity.tokens import TokenHasher, new_api_key
 from controlplane.machinery.kind import API_VERSION
 from controlplane.secrets.sealing import SecretSealer
@@ -23,8 +21,6 @@ from controlplane.store.hooks import PlainHooks
 
 PREFIX_LENGTH = 12
 """Characters of a token that its object shows: what all have in common, and enough to tell a few apart."""
-_TOKEN = "token"  # noqa: S105 - a name
-_SEALED = "identity-sealed-tokens"
 
 _MEMBER_OF_USER = Loader(
     "identity-member-of-user",
@@ -42,7 +38,7 @@ class ApiKeyHooks(PlainHooks):
     """The hooks of the kind APIKey."""
 
     def __init__(self, sealer: SecretSealer, hasher: TokenHasher) -> None:
-        self._sealer = sealer
+        self._shown = ShownOnce(sealer)
         self._hasher = hasher
 
     def reads_create(self, key: Key, document: Document) -> Reads:
@@ -71,7 +67,7 @@ class ApiKeyHooks(PlainHooks):
                 metadata["uid"],
             ),
         )
-        tx.scratch(_SEALED)[metadata["uid"]] = self._sealed(metadata["uid"], token)
+        self._shown.keep(tx, metadata["uid"], token)
         owner = {"apiVersion": API_VERSION, "kind": kind, "name": name, "uid": uid}
         return {
             **document,
@@ -80,30 +76,15 @@ class ApiKeyHooks(PlainHooks):
         }
 
     def answered(self, tx: Tx, key: Key, document: Document) -> Document:
-        """The new object with its token, sealed as it is kept with the answer; an older one has none to show."""
-        sealed = tx.scratch(_SEALED).get(document["metadata"]["uid"])
-        return document if sealed is None else _with_token(document, sealed)
+        return self._shown.answered(tx, document)
 
     def revealed(self, body: bytes) -> bytes:
-        """The answer with its token opened; a rehearsal's key does not exist, so it has no token."""
-        document: Document = orjson.loads(body)
-        sealed = document.get("status", {}).get(_TOKEN)
-        if sealed is None:
-            return body
-        metadata = document["metadata"]
-        if "resourceVersion" not in metadata:
-            status = {name: value for name, value in document["status"].items() if name not in (_TOKEN, "prefix")}
-            return orjson.dumps({**document, "status": status})
-        opened = self._sealer.open(metadata["uid"], 0, b64decode(sealed))
-        return orjson.dumps(_with_token(document, opened[_TOKEN].decode()))
+        return self._shown.revealed(body)
 
     def deleting(self, tx: Tx, key: Key, document: Document) -> Document:
         """The key ends when its delete is asked, whatever finalizers still hold its object."""
         tx.execute(_DELETE, (document["metadata"]["uid"],))
         return document
-
-    def _sealed(self, uid: str, token: str) -> str:
-        return b64encode(self._sealer.seal(uid, 0, {_TOKEN: token.encode()})).decode()
 
     @staticmethod
     def _owner(tx: Tx, key: Key, document: Document) -> tuple[str, str, str]:
@@ -134,7 +115,3 @@ def _account_of(key: Key, document: Document) -> Key | None:
 
 def _user_of(key: Key, document: Document) -> str:
     return f"{key.org}/{document['status']['user']}"
-
-
-def _with_token(document: Document, token: str) -> Document:
-    return {**document, "status": {**document["status"], _TOKEN: token}}

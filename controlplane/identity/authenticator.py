@@ -19,6 +19,7 @@ import asyncpg
 
 from controlplane.clock import Clock
 from controlplane.errors import ApiError, Reason
+from controlplane.identity.joining import Joining, is_invite
 from controlplane.identity.key_use import USE_NOTED_EVERY, note_use
 from controlplane.identity.oidc import is_user_token
 from controlplane.identity.people import People
@@ -54,14 +55,15 @@ _UNKNOWN = "the credential is unknown, expired or revoked"
 class Authenticator:
     """Looks credentials up. One per process; `__call__` may run concurrently."""
 
-    def __init__(self, database: Database, settings: Settings, clock: Clock) -> None:
+    def __init__(self, database: Database, settings: Settings, clock: Clock, joining: Joining | None = None) -> None:
         self._database = database
         self._clock = clock
         self._hasher = TokenHasher(settings.secret_key)
         node_token = settings.node_token.get_secret_value()
         self._node_hash = self._hasher.hash(node_token) if node_token else None
-        self._people = People(database, settings, clock) if settings.oidc_issuer else None
+        self._people = People(database, settings, clock, joining) if settings.oidc_issuer else None
         self._header_bytes_max = settings.oidc_token_bytes_max if settings.oidc_issuer else _HEADER_BYTES_MAX
+        self._joining = joining
         self._seconds = settings.token_cache_seconds
         self._known: OrderedDict[bytes, tuple[float, Principal]] = OrderedDict()
         self._unknown: OrderedDict[bytes, float] = OrderedDict()
@@ -97,7 +99,10 @@ class Authenticator:
         return await self._people.principal(_token(authorization))
 
     async def people(self, token: str) -> Sequence[Principal]:
-        """Whom a token stands for, in each organisation that it is good for; raises as a request with it would."""
+        """Whom a token stands for, in each organisation that it is good for, or whom an invite's token would make;
+        raises as a request with it would."""
+        if self._joining is not None and is_invite(token):
+            return [await self._joining.invited(token)]
         if self._people is not None and is_user_token(token.encode()) and len(token) <= self._header_bytes_max:
             return await self._people.everywhere(token)
         return [await self(_BEARER + token.encode("latin-1", "replace"))]

@@ -88,9 +88,9 @@ async def bootstrap(
         org=org,
         user_uuid=user_uuid,
         token_hash=TokenHasher(settings.secret_key).hash(token),
-        organization=await _object(ORGANIZATION, org, {}, label, now),
-        project=await _object(PROJECT, FIRST_PROJECT, {}, label, now),
-        member=await _object(MEMBER, FIRST_MEMBER, {"role": Role.OWNER.value}, label, now),
+        organization=await server_object(ORGANIZATION, org, {}, label, now),
+        project=await server_object(PROJECT, FIRST_PROJECT, {}, label, now),
+        member=await server_object(MEMBER, FIRST_MEMBER, {"role": Role.OWNER.value}, label, now),
     )
     admin = await writer.write(beginning)
     told = token if admin == user_uuid and given is None else None
@@ -199,7 +199,7 @@ class _EmptyServer:
         return {}
 
 
-async def _object(kind: Kind, name: str, spec: Document, label: str, now: datetime) -> Document:
+async def server_object(kind: Kind, name: str, spec: Document, label: str, now: datetime) -> Document:
     """An object as admission would make it, for a server that cannot be asked yet."""
     document: Document = {
         "apiVersion": API_VERSION,

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from controlplane.clock import Clock
 from controlplane.errors import ApiError, Reason
+from controlplane.identity.joining import Joining
 from controlplane.identity.oidc import Holder, TokenVerifier
 from controlplane.identity.principal import Principal, PrincipalKind, user_label
 from controlplane.kinds.roles import SCOPES_OF_ROLE, Role
@@ -33,10 +34,11 @@ ORG_HEADER = "Nodus-Org"
 class People:
     """The people behind a provider's tokens."""
 
-    def __init__(self, database: Database, settings: Settings, clock: Clock) -> None:
+    def __init__(self, database: Database, settings: Settings, clock: Clock, joining: Joining | None = None) -> None:
         self._database = database
         self._settings = settings
         self._clock = clock
+        self._joining = joining
         self._verifier = TokenVerifier(settings, clock)
         self._known: OrderedDict[bytes, tuple[float, Principal]] = OrderedDict()
 
@@ -66,11 +68,19 @@ class People:
         return people[0]
 
     async def everywhere(self, token: str) -> Sequence[Principal]:
-        """The holder of a token in each of their organisations; Forbidden when there is none."""
-        return await self._members(await self._verifier.holder(token))
+        """The holder of a token in each of their organisations, those included that have invited them; Forbidden when
+        there is none."""
+        holder = await self._verifier.holder(token)
+        await self._accept_invites(holder)
+        return await self._members(holder)
+
+    async def _accept_invites(self, holder: Holder) -> bool:
+        return self._joining is not None and await self._joining.accept_all(holder.login, holder.email) > 0
 
     async def _members(self, holder: Holder) -> Sequence[Principal]:
         rows = await self._database.fetch(_MEMBERS, holder.login, ORGS_MAX)
+        if not rows and await self._accept_invites(holder):
+            rows = await self._database.fetch(_MEMBERS, holder.login, ORGS_MAX)
         orgs = [row["org"] for row in rows]
         if twice := sorted({org for org in orgs if orgs.count(org) > 1}):
             raise ApiError(

@@ -20,6 +20,7 @@ from controlplane.kinds.event import EVENT
 from controlplane.kinds.function import FUNCTION
 from controlplane.kinds.function_call import FUNCTION_CALL
 from controlplane.kinds.image import IMAGE
+from controlplane.kinds.invite import INVITE
 from controlplane.kinds.member import MEMBER
 from controlplane.kinds.offering import OFFERING
 from controlplane.kinds.organization import ORGANIZATION
@@ -44,6 +45,7 @@ _ROWS = (
     OFFERING,
     ORGANIZATION,
     MEMBER,
+    INVITE,
     API_KEY,
     SERVICE_ACCOUNT,
     SSH_KEY,

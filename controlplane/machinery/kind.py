@@ -220,6 +220,8 @@ class Kind:
     is_settling: SettlingJudge | None = None
     """Whether an object will soon be as its reader waits to see it: a read then gives it `settling_seconds`, so that
     the reader need not open a watch for it (decision 0016)."""
+    shorthand: Callable[[Document], Document] | None = None
+    """Turns what a client of ours sends in short into an object (`nodus create invite`); objects it leaves alone."""
     strategy: Strategy = field(default_factory=PlainStrategy)
     project_field: str = "metadata.namespace"
     """The selectable field that names the project an object belongs to, or for a kind of the organisation is about.

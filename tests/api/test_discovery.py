@@ -172,7 +172,7 @@ async def test_probes_and_the_version_need_no_credential(project: ServedApi) -> 
         assert (ready.status_code, ready.text) == (200, "ok\ndegraded engine\n")
         assert ready.headers["x-nodus-release"] == "test"
         assert (await stranger.get("/version")).json()["major"] == "1"
-        assert (await stranger.get("/.well-known/nodus-configuration")).status_code == 404
+        assert (await stranger.get("/.well-known/nodus-configuration")).json() == {"consoleURL": project.url}
         assert (await stranger.get("/apis")).status_code == 401
 
 

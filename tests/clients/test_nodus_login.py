@@ -135,3 +135,14 @@ async def test_a_login_with_a_token_stores_it(laptop: ClientSide) -> None:
     done = await laptop.run(*piped, "login", "--with-token", "--api-url", laptop.api.url)
     assert "Logged in" in str(done)
     assert "default" in (await nodus(laptop, "whoami")).stdout
+
+
+async def test_the_command_line_invites(laptop: ClientSide) -> None:
+    words = ("env", f"NODUS_API_URL={laptop.api.url}", f"NODUS_API_KEY={laptop.api.key}", *_command(laptop))
+    done = await laptop.run(*words, "create", "invite", "--email", "Lin@example.com", "--projects", "default")
+    [made] = (await laptop.api.client.get(f"{ROOT}/invites")).json()["items"]
+    assert (
+        f"Invited lin@example.com as Member; the link in their email works until {made['status']['expirationTime']}"
+        in (done.stdout + done.stderr)
+    )
+    assert made["spec"]["projects"] == ["default"]
