@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -18,6 +19,7 @@ from activities.budgets import LimitsOfWorkers
 from activities.departures import Departures, attempt_input
 from activities.engine import Engine, EngineUnavailableError
 from activities.farewell import Farewell
+from activities.host_shares import HostShares, Round
 from activities.pool_look import Look
 from activities.pool_memory import PoolMemory
 from activities.queue_explainer import QueueExplainer
@@ -26,7 +28,7 @@ from controlplane.calls.queries import CallQueries
 from controlplane.calls.reports import Redactor
 from controlplane.capacity.attempts import StartOrder, StartWorkers
 from controlplane.capacity.function_status import Band, WriteFunctionStatus
-from controlplane.capacity.pool import PoolPlan, plan
+from controlplane.capacity.pool import PoolFacts, PoolPlan, plan
 from controlplane.capacity.revision import pool_revision
 from controlplane.capacity.rows import AttemptState, NodeLoad, WorkerQueries, WorkerRow
 from controlplane.clock import Clock
@@ -35,7 +37,7 @@ from controlplane.images.use import concerned_functions, image_use
 from controlplane.ledger.function_funds import function_funds
 from controlplane.ledger.worker_accounts import FundingRules
 from controlplane.limits.switches import Switches
-from controlplane.limits.worker_quotas import project_key, read_room
+from controlplane.limits.worker_quotas import WorkerRoom, project_key, read_room
 from controlplane.placement.demand import Demand
 from controlplane.placement.placements import Placements
 from controlplane.settings import Settings
@@ -50,6 +52,8 @@ log = structlog.get_logger(__name__)
 FUNCTIONS_PER_LOOK = 64
 LOST_STARTS = 64
 RETRY_SECONDS = 1.0
+REMEMBERED_RESYNCS = 3
+"""For so many rounds over all Functions a wish for workers counts that no look has confirmed."""
 
 
 class Autoscaler:
@@ -87,6 +91,11 @@ class Autoscaler:
         self._memory: dict[str, PoolMemory] = {}
         self._not_before: dict[Key, float] = {}
         self._crowded: set[Key] = set()
+        self._shares = HostShares(
+            settings.workers_max,
+            settings.fair_share_grace_seconds,
+            REMEMBERED_RESYNCS * settings.autoscaler_resync_seconds,
+        )
         self._pressure = False
         self._elected = False
         self._wake = asyncio.Event()
@@ -193,7 +202,7 @@ class Autoscaler:
     # Looking.
 
     async def _look(self, keys: Iterable[Key]) -> None:
-        """Gather facts about these Functions in five queries and act on each."""
+        """Gather facts about these Functions in five queries, and what each could use; then act on each."""
         documents = {key: document for key in keys if (document := self._cache.get(key)) is not None}
         images = {key: image_use(key, document, self._cache) for key, document in documents.items()}
         revisions = {
@@ -216,9 +225,10 @@ class Autoscaler:
             read_room(self._database, sorted(projects)),
             function_funds(self._database, self._funding, priced, documents, self._cache, self._clock.now()),
         )
-        lacking, telling = False, []
+        looks: list[tuple[Look, PoolMemory, PoolFacts]] = []
+        at = asyncio.get_running_loop().time()
         for key, document in documents.items():
-            uid, project = document["metadata"]["uid"], project_key(key.org, key.project)
+            uid = document["metadata"]["uid"]
             demand = Demand.from_spec(document["spec"])
             look = Look(
                 key=key,
@@ -230,37 +240,58 @@ class Autoscaler:
                 image=images[key],
                 funds=funds[uid],
                 demand=demand,
-                quota=room.fit(project, demand),
+                quota=room.fit(project_key(key.org, key.project), demand),
                 capacity=capacities[key],
             )
             memory = self._memory.setdefault(uid, PoolMemory(since=self._clock.now()))
             await self._measure(look, memory)
-            told, started = await self._act(look, memory, node)
-            node = NodeLoad(live=node.live + started, starting=node.starting + started)
-            room.take(project, demand, started)
-            lacking = lacking or told.lacks_room
-            telling.append(self._tell(look, told, memory, started=started))
-        await asyncio.gather(*telling)
-        if lacking and not self._pressure:
-            at = asyncio.get_running_loop().time()
-            for key, _ in self._cache.of_kind("Function"):
-                self._mark(key, at)
-        self._pressure = lacking
-
-    async def _act(self, look: Look, memory: PoolMemory, node: NodeLoad) -> tuple[PoolPlan, int]:
-        """Start and drain what one Function needs; the plan, and how many workers were started."""
-        told = plan(
-            look.facts(
+            facts = look.facts(
                 memory,
-                node,
                 now=self._clock.now(),
-                suspended=self._switches.is_suspended(look.key.org),
-                pressure=self._pressure,
+                suspended=self._switches.is_suspended(key.org),
+                pressure=self._pressure or self._shares.is_over_quota(key.org),
                 settings=self._settings,
             )
-        )
-        count = min(told.start, max(0, self._settings.worker_starts_in_flight_max - node.starting))
-        is_crowded = count < told.start or told.lacks_quota
+            wish = plan(facts)
+            self._shares.note(key, wish.start, at, lacks_quota=wish.lacks_quota)
+            looks.append((look, memory, facts))
+        await self._act_on_all(looks, room, self._share(node, at), node.starting)
+
+    async def _act_on_all(
+        self, looks: Sequence[tuple[Look, PoolMemory, PoolFacts]], room: WorkerRoom, places: Round, starting: int
+    ) -> None:
+        """Act on each with what those before it have left of places and quotas."""
+        telling = []
+        for look, memory, found in looks:
+            fit = room.fit(look.project, look.demand)
+            facts = replace(
+                found,
+                quota_room=fit.more,
+                host_room=places.grants.get(look.project, 0),
+                give_back=places.returns.get(look.project, 0),
+            )
+            told, started = await self._act(look, memory, facts, starting)
+            starting += started
+            room.take(look.project, look.demand, started)
+            places.take(look.project, started=started, drained=len(told.drain))
+            telling.append(self._tell(replace(look, quota=fit), told, memory, started=started))
+        await asyncio.gather(*telling)
+
+    def _share(self, node: NodeLoad, at: float) -> Round:
+        """Whose the places of the host are in this round. Functions that may have to make room are looked at soon."""
+        places = self._shares.round(node, at)
+        is_news = places.is_short and not self._pressure
+        for key, _ in self._cache.of_kind("Function") if is_news or places.returns else ():
+            if is_news or project_key(key.org, key.project) in places.returns:
+                self._mark(key, at)
+        self._pressure = places.is_short
+        return places
+
+    async def _act(self, look: Look, memory: PoolMemory, facts: PoolFacts, starting: int) -> tuple[PoolPlan, int]:
+        """Start and drain what one Function needs; the plan, and how many workers were started."""
+        told = plan(facts)
+        count = min(told.start, max(0, self._settings.worker_starts_in_flight_max - starting))
+        is_crowded = count < told.start or told.lacks_quota or told.lacks_room
         (self._crowded.add if is_crowded else self._crowded.discard)(look.key)
         rows = await self._start(look, count) if count else []
         await self._departures.drain(look.workers, told.drain, hurry=look.deleting)
@@ -316,8 +347,9 @@ class Autoscaler:
         explain_at = await self._explainer.explain(look.document, memory.seen, look.workers)
         if explain_at is not None:
             self._mark(look.key, explain_at)
-        if memory.seen.lacks_funds or memory.seen.lacks_quota:
-            self._mark(look.key, at + self._settings.autoscaler_resync_seconds)
+        if memory.seen.lacks_funds or memory.seen.lacks_quota or memory.seen.lacks_room:
+            patience = min(self._settings.autoscaler_resync_seconds, self._settings.fair_share_grace_seconds)
+            self._mark(look.key, at + patience)
         if told.again_at is not None:
             self._mark(look.key, at + (told.again_at - self._clock.now()).total_seconds())
         if not started and not told.drain:

@@ -16,11 +16,11 @@ from controlplane.calls.queries import FunctionLoad
 from controlplane.capacity.function_status import Observation
 from controlplane.capacity.pool import PoolFacts, PoolPlan, desired_workers, member_of
 from controlplane.capacity.revision import requests
-from controlplane.capacity.rows import AttemptState, LiveWorker, NodeLoad, StartRecord
+from controlplane.capacity.rows import AttemptState, LiveWorker, StartRecord
 from controlplane.images.use import ImageUse
 from controlplane.kinds.quotes import within_quote
 from controlplane.ledger.function_funds import FunctionFunds
-from controlplane.limits.worker_quotas import Fit
+from controlplane.limits.worker_quotas import Fit, project_key
 from controlplane.placement.capacity import Capacity
 from controlplane.placement.demand import Demand
 from controlplane.settings import Settings
@@ -60,10 +60,15 @@ class Look:
         """What one more worker costs this Function."""
         return within_quote(self.document, self.capacity.rate_micro_usd_per_hour)
 
+    @property
+    def project(self) -> str:
+        """Whose share of the host its workers are of."""
+        return project_key(self.key.org, self.key.project)
+
     def facts(
-        self, memory: PoolMemory, node: NodeLoad, *, now: datetime, suspended: bool, pressure: bool, settings: Settings
+        self, memory: PoolMemory, *, now: datetime, suspended: bool, pressure: bool, settings: Settings
     ) -> PoolFacts:
-        """What the rule asks about; the memory notes the load that it sees."""
+        """What the rule asks about, with all of the host for room; the memory notes the load that it sees."""
         scaling = self.document["spec"]["scaling"]
         window = timedelta(seconds=duration_seconds(scaling["scaledownWindow"]))
         state = self.document["spec"].get("state")
@@ -85,7 +90,7 @@ class Look:
             start_failures_max=settings.start_failures_max,
             lost_starts=self.starts.lost_starts,
             last_lost_at=self.starts.last_lost_at,
-            host_room=max(0, settings.workers_max - node.live),
+            host_room=settings.workers_max,
             funded_room=self.funds.workers_more,
             quota_room=self.quota.more,
             placeable=not self.capacity.lacking,

@@ -176,6 +176,9 @@ class Settings(EdgeSettings, FundingSettings, AuditSettings, LoginSettings, Oidc
     node_token: SecretStr = Field(default=SecretStr(""), description="Credential of nodes towards the API.")
     api_url: str = Field(default="http://127.0.0.1:8080", description="Where a node reaches the API.")
     workers_max: int = Field(default=32, description="Workers this host runs at once, whatever Functions ask for.")
+    fair_share_grace_seconds: float = Field(
+        default=10.0, description="A project with fewer workers waits this long before another gives it places."
+    )
     worker_start_seconds_max: int = Field(
         default=300, description="From process start to first claim, enter() included."
     )

@@ -29,6 +29,7 @@ class DrainReason(StrEnum):
     ROLLED = "Rolled"
     DELETED = "FunctionDeleted"
     MAKES_ROOM = "MakesRoom"
+    FAIR_SHARE = "FairShare"
     CANCELLED = "CallCancelled"
     UNFUNDED = "Unfunded"
 
@@ -78,6 +79,8 @@ class PoolFacts:
     """Workers that may still be started on the hosts, whoever they are for."""
     funded_room: int | None = None
     """Workers more that the organisation can pay for; None when nobody limits that."""
+    give_back: int = 0
+    """Workers that leave for other projects, which have fewer: those that idle first, and none before its calls end."""
     quota_room: int | None = None
     """Workers more that the quotas allow; None when none bounds them."""
     placeable: bool = True
@@ -150,14 +153,16 @@ def plan(facts: PoolFacts) -> PoolPlan:
     room = max(0, min(funded, allowed, facts.host_room))
     rolled = _rolled(desired, current, old, stuck=start > 0 and room == 0)
     idle, idle_again_at = _idle(facts, desired, current)
+    leaving = (*rolled, *idle)
+    shared = _given_back(facts.give_back - len(leaving), live, {uid for uid, _ in leaving})
     times = [time for time in (again_at, idle_again_at) if time is not None]
     return PoolPlan(
         desired=desired,
         start=room,
-        drain=(*rolled, *idle),
+        drain=(*leaving, *shared),
         failed=failed,
         again_at=min(times, default=None),
-        lacks_room=start > facts.host_room,
+        lacks_room=min(funded, allowed) > facts.host_room,
         lacks_funds=start > funded,
         lacks_quota=start > allowed,
     )
@@ -231,6 +236,18 @@ def _idle(
         else:
             again_at = due if again_at is None else min(again_at, due)
     return tuple(drain), again_at
+
+
+def _given_back(count: int, live: Sequence[Member], leaving: set[str]) -> tuple[tuple[str, DrainReason], ...]:
+    """The workers that leave for other projects: idle ones, then those that do not take calls yet, then those with the
+    fewest calls, which they end before they go."""
+
+    def cost(member: Member) -> tuple[int, int, tuple[bool, float, str]]:
+        stage = 0 if member.ready and not member.busy else 1 if not member.ready else 2
+        return stage, member.busy, _most_idle_first(member)
+
+    staying = sorted((member for member in live if member.uid not in leaving), key=cost)
+    return tuple((member.uid, DrainReason.FAIR_SHARE) for member in staying[: max(0, count)])
 
 
 def _most_idle_first(member: Member) -> tuple[bool, float, str]:

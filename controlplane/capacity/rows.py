@@ -8,7 +8,7 @@ one indexed read each and may be out of date when used; the mutations in `capaci
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -89,6 +89,13 @@ class NodeLoad:
 
     live: int = 0
     starting: int = 0
+    staying: Mapping[str, int] = field(default_factory=dict)
+    """Those that were not asked to leave, by `org/project`."""
+
+    @property
+    def leaving(self) -> int:
+        """Those that were."""
+        return self.live - sum(self.staying.values())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,8 +129,9 @@ FROM attempts a WHERE a.state <> 'finished' AND a.function_uid = ANY($1::text[])
 """  # noqa: S608 - constants
 
 _NODE_LOAD = """
-SELECT count(*) AS live, count(*) FILTER (WHERE state = 'starting' AND NOT draining) AS starting
-FROM attempts WHERE state <> 'finished' AND node = $1
+SELECT org || '/' || project AS project, count(*) AS live, count(*) FILTER (WHERE NOT draining) AS staying,
+    count(*) FILTER (WHERE state = 'starting' AND NOT draining) AS starting
+FROM attempts WHERE state <> 'finished' AND node = $1 GROUP BY org, project
 """
 
 _FUNCTIONS_WITH_WORKERS = "SELECT DISTINCT function_uid FROM attempts WHERE state <> 'finished'"
@@ -193,7 +201,11 @@ class WorkerQueries:
     async def node_load(self, node: str) -> NodeLoad:
         """How many workers a node runs, whoever they are for."""
         records = await self._database.fetch(_NODE_LOAD, node)
-        return NodeLoad(live=records[0]["live"], starting=records[0]["starting"])
+        return NodeLoad(
+            live=sum(record["live"] for record in records),
+            starting=sum(record["starting"] for record in records),
+            staying={record["project"]: record["staying"] for record in records if record["staying"]},
+        )
 
     async def functions_with_workers(self) -> set[str]:
         """Uids of Functions that have a live worker, whether they still exist or not."""

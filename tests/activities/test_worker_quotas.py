@@ -78,3 +78,17 @@ async def test_a_pool_says_which_quota_keeps_it_from_growing_and_grows_once_ther
         return all(one is not None and one["status"] == "True" for one in each)
 
     await eventually(is_within, within=WITHIN_SECONDS)
+
+
+async def test_a_worker_that_idles_gives_its_place_within_the_quota_to_a_call_that_waits(
+    control_world: ControlWorld,
+) -> None:
+    world = control_world
+    quota = Quota(org="default", project="default", counter=Counter.WORKERS, amount_max=1)
+    await set_quota(world.core.database, quota)
+    await world.function("f", scaling={"scaledownWindow": "20m"})
+    await world.function("g")
+    assert (await world.until_ended(await world.call("f"), within=WITHIN_SECONDS))["phase"] == "Succeeded"
+    assert (await world.until_ended(await world.call("g"), within=WITHIN_SECONDS))["phase"] == "Succeeded"
+    reasons = {row["function"]: row["drain_reason"] for row in await world.attempts()}
+    assert reasons["f"] == "MakesRoom"

@@ -86,7 +86,7 @@ async def test_a_node_is_never_filled_beyond_its_limit(calls: Calls, workers: Wo
     await calls.function("g", scaling=SCALING)
     both = await asyncio.gather(start(calls, 3, node_workers_max=4), start(calls, 3, node_workers_max=4, function="g"))
     assert sum(len(rows) for rows in both) == 4
-    assert await workers.node_load("local") == NodeLoad(live=4, starting=4)
+    assert await workers.node_load("local") == NodeLoad(live=4, starting=4, staying={f"{ORG}/{PROJECT}": 4})
     assert await workers.node_load("elsewhere") == NodeLoad()
 
 

@@ -31,8 +31,8 @@ def starting(uid: str, **changes: Any) -> Member:
     return member(uid, ready=False, idle_since=None, **changes)
 
 
-def busy(uid: str, **changes: Any) -> Member:
-    return member(uid, busy=1, idle_since=None, **changes)
+def busy(uid: str, calls: int = 1, **changes: Any) -> Member:
+    return member(uid, busy=calls, idle_since=None, **changes)
 
 
 def idle_for(uid: str, seconds: float, **changes: Any) -> Member:
@@ -202,6 +202,18 @@ def test_no_more_workers_start_than_quotas_allow_and_a_roll_makes_its_own_room(
     assert (told.start, told.lacks_quota, told.lacks_room, told.lacks_funds) == (*expected, False, False)
     roll = plan(facts(busy("old", current=False), running=1, quota_room=0))
     assert (roll.start, roll.drain) == (0, (("old", DrainReason.ROLLED),))
+
+
+def test_workers_leave_for_others_idle_ones_first_then_starting_then_those_with_the_fewest_calls() -> None:
+    pool = (busy("b2", calls=2), busy("b1"), starting("s"), idle_for("i1", 5), idle_for("i9", 9))
+    order = ["i9", "i1", "s", "b1", "b2"]
+    for count in range(7):
+        told = plan(facts(*pool, running=3, min_workers=5, give_back=count))
+        assert told.drain == tuple((uid, DrainReason.FAIR_SHARE) for uid in order[:count])
+    # Who goes for another reason counts, and nobody goes twice.
+    told = plan(facts(idle_for("i", 61), idle_for("j", 1), give_back=2))
+    assert told.drain == (("i", DrainReason.IDLE), ("j", DrainReason.FAIR_SHARE))
+    assert plan(facts(idle_for("i", 61), idle_for("j", 1), give_back=1)).drain == (("i", DrainReason.IDLE),)
 
 
 members = st.builds(
