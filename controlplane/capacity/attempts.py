@@ -30,6 +30,7 @@ from controlplane.placement.capacity import Capacity
 from controlplane.placement.demand import NO_DEMAND, Demand
 from controlplane.placement.placing import Placed
 from controlplane.store.contract import Document, Key, Loader, Reads, Tx
+from controlplane.store.events import WARNING, Happening, tell
 
 _WORKER = Loader(
     "worker",
@@ -256,7 +257,16 @@ class CloseAttempt:
         document = tx.get(self._key)
         if document is not None:
             tx.put(self._key, _closed_document(document, row, end, finished_at))
+        if end.phase == "Failed":
+            tell(tx, _failure(row, end))
         return end
+
+
+def _failure(row: WorkerRow, end: AttemptEnd) -> Happening:
+    """What people are told of the Function: one Event for each way in which its workers fail."""
+    function = Key("Function", row.org, row.project, row.function)
+    message = f"worker {row.uid}: {end.message}"
+    return Happening(key=function, uid=row.function_uid, type=WARNING, reason=end.reason, message=message)
 
 
 def _wants_workers(function: Document, uid: str) -> bool:

@@ -1,21 +1,31 @@
 """Recording events: what happened to an object, told to people.
 
-An Event belongs to the organisation and names its object; `describe` and `nodus events` find it by that. Events are
-kept as long as the change log and then swept.
+An Event belongs to the organisation and names its object; `describe` and `nodus events` find it by that. What happens
+to an object for the same reason again is the same Event with a higher count and the last word, so that a Function whose
+workers fail all night has one line and not a thousand. Events are kept as long as the change log after they happened
+last, and then swept.
+
+A mutation that knows beforehand what it may tell reads the Event (`event_key`, `record_repeated`); one that learns it
+from what it loaded leaves it to the hook (`tell`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from controlplane.clock import format_time
-from controlplane.ids import generated_name, new_uid
+from controlplane.ids import new_uid, sha256_hex
 from controlplane.machinery.kind import API_VERSION, Document
 from controlplane.store.contract import Key, Reads, Tx
 
+if TYPE_CHECKING:
+    from controlplane.store.contract import Connection
+
 NORMAL = "Normal"
 WARNING = "Warning"
+_TOLD = "happenings"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,18 +39,48 @@ class Happening:
     message: str
 
 
+def event_key(happening: Happening) -> Key:
+    """The Event of this object and reason; an object that comes again under its name has others."""
+    digest = sha256_hex(f"{happening.key.kind}/{happening.uid}/{happening.reason}".encode())[:10]
+    return Key("Event", happening.key.org, "", f"{happening.key.name[:40].rstrip('-')}-{digest}")
+
+
 class RecordEvent:
-    """Stores one event; a name that is taken is left to chance, since events are for people."""
+    """Stores one event, or counts it when it happened before."""
 
     def __init__(self, happening: Happening) -> None:
         self._happening = happening
-        self._key = Key("Event", happening.key.org, "", generated_name(f"{happening.key.name[:50]}-"))
+        self._key = event_key(happening)
 
     def reads(self) -> Reads:
         return Reads(keys=(self._key,))
 
     def apply(self, tx: Tx) -> Document:
-        return tx.put(self._key, _event(self._key, self._happening, tx.now))
+        return record_repeated(tx, self._key, self._happening)
+
+
+def tell(tx: Tx, happening: Happening) -> None:
+    """Have the event stored in the transaction of the present batch; call it after everything that can raise."""
+    tx.scratch(_TOLD).setdefault(event_key(happening), []).append(happening)
+
+
+class EventHook:
+    """Stores what mutations of a batch tell. A batch that tells nothing is not touched."""
+
+    async def before_commit(self, tx: Tx, connection: Connection) -> None:
+        told: dict[Key, list[Happening]] = tx.scratch(_TOLD)
+        if not told:
+            return
+        await tx.load(list(told))
+        for key, happenings in told.items():
+            for happening in happenings:
+                record_repeated(tx, key, happening)
+
+    def committed(self) -> None:
+        return None
+
+    def rolled_back(self) -> None:
+        return None
 
 
 def record_repeated(tx: Tx, key: Key, happening: Happening) -> Document:

@@ -4,6 +4,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+import orjson
 import pytest
 
 from activities.run_worker_contract import DRAINED, EXITED, NODE_LOST, PLATFORM_AWAY
@@ -218,3 +219,34 @@ async def test_a_worker_of_a_function_that_is_bound_to_a_quote_is_started_for_th
     assert placement["rateUSDPerHour"] == format_money(rate or 0)
     account = "SELECT rate_micro_usd_per_hour FROM worker_accounts WHERE uid = $1"
     assert await calls.database.fetchval(account, row.uid) == rate
+
+
+async def test_a_function_whose_workers_fail_again_and_again_has_one_event_with_a_count(
+    calls: Calls, workers: WorkerQueries
+) -> None:
+    killed = WorkerEnd(outcome="OutOfMemory", signal=9)
+    failed = []
+    for told in (killed, killed, WorkerEnd(outcome=EXITED, exit_code=1), killed):
+        failed += await start(calls)
+        await end(calls, failed[-1], told)
+        # A second close changes nothing, so it is no second failure.
+        await end(calls, failed[-1], told)
+    stored = await calls.database.fetch("SELECT doc FROM objects WHERE kind = 'Event'")
+    events = {event["reason"]: event for event in (orjson.loads(record["doc"]) for record in stored)}
+    assert {reason: event["count"] for reason, event in events.items()} == {"OutOfMemory": 3, "CustomerExit": 1}
+    event = events["OutOfMemory"]
+    assert event["involvedObject"] == {
+        "kind": "Function",
+        "namespace": PROJECT,
+        "name": "f",
+        "uid": failed[0].function_uid,
+    }
+    assert event["type"] == "Warning"
+    assert event["message"].startswith(f"worker {failed[-1].uid}: the worker needed more memory")
+
+
+async def test_a_worker_that_was_asked_to_go_is_no_event(calls: Calls, workers: WorkerQueries) -> None:
+    [row] = await start(calls)
+    await calls.writer.write(DrainWorkers([row.uid], "Stopped"))
+    await end(calls, row, WorkerEnd(outcome="Drained", exit_code=0))
+    assert await calls.database.fetch("SELECT 1 FROM objects WHERE kind = 'Event'") == []
