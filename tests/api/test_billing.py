@@ -37,6 +37,7 @@ class Charge:
         basis = Basis(
             dispatch=1, period_start=tx.now - timedelta(seconds=self._seconds), period_end=tx.now,
             rate_micro_usd_per_hour=36_000, shares=1, pricebook="test",
+            offering=f"class-{self._subject.function_name}",
         )  # fmt: skip
         transfer = charge(ORG, basis.cost_micro_usd, self._subject, basis)
         record(tx, transfer)
@@ -108,7 +109,7 @@ async def test_usage_is_told_by_function_with_its_interval_and_rate(ledger: Serv
     first = items[-1]
     assert first["object"]["kind"] == "Function"
     assert (first["functionCall"], first["meter"], first["segment"]) == ("c1", "ComputeSeconds", "Running")
-    assert first["rate"] == {"usd": "0.036", "per": "hour"}
+    assert (first["rate"], first["offering"]) == ({"usd": "0.036", "per": "hour"}, "class-f")
     transactions = (await read(ledger, "transactions"))["items"]
     assert first["transaction"] == transactions[3]["metadata"]["name"]
     assert await read(ledger, f"usagerecords/{first['metadata']['name']}") == first
@@ -124,7 +125,8 @@ async def test_usage_is_told_by_function_with_its_interval_and_rate(ledger: Serv
         ("label:team", [({"label:team": "ml"}, "30", "0.0003"), ({"label:team": "web"}, "20", "0.0002"),
                         ({}, "10", "0.0001")]),
         ("member", [({"member": "ada"}, "30", "0.0003"), ({"member": "bob"}, "20", "0.0002"), ({}, "10", "0.0001")]),
-        ("segment,offering,rank", [({"segment": "Running"}, "60", "0.0006")]),
+        ("segment,offering,rank", [({"segment": "Running", "offering": "class-f"}, "40", "0.0004"),
+                                   ({"segment": "Running", "offering": "class-g"}, "20", "0.0002")]),
     ],
 )  # fmt: skip
 async def test_usage_is_added_up_by_any_of_its_keys(
