@@ -65,6 +65,12 @@ class Look:
         """Whose share of the host its workers are of."""
         return project_key(self.key.org, self.key.project)
 
+    @property
+    def capped(self) -> bool:
+        """Whether it has reached its `maxCostUSD`."""
+        queued, running = (self.load.queued, self.load.running) if self.load else (0, 0)
+        return self.funds.cap is not None and self.funds.cap.is_reached(queued=queued, running=running)
+
     def facts(
         self, memory: PoolMemory, *, now: datetime, suspended: bool, pressure: bool, settings: Settings
     ) -> PoolFacts:
@@ -95,6 +101,7 @@ class Look:
             quota_room=self.quota.more,
             placeable=not self.capacity.lacking,
             image=self.image.state,
+            capped=self.capped,
             pressure=pressure,
         )
         memory.note_load(now, desired_workers(facts), window)
@@ -123,7 +130,8 @@ class Look:
             lost_worker=self.starts.lost_worker,
             no_offering=self.capacity.lacking,
             lacks_room=told.lacks_room,
-            lacks_funds=told.lacks_funds or (self.funds.workers_more == 0 and not staying),
+            lacks_funds=told.lacks_funds or self.capped or (self.funds.workers_more == 0 and not staying),
+            capped=self.capped,
             lacks_quota=self.quota.told if told.lacks_quota else "",
             funds=self.funds,
             cold=memory.cold,

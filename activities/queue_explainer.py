@@ -117,6 +117,7 @@ class QueueExplainer:
             lacks_quota=seen.lacks_quota,
             no_offering=seen.no_offering,
             lacks_funds=seen.lacks_funds,
+            capped=seen.capped,
             lacks_room=seen.lacks_room,
             awaits_engine=any(not row.has_workflow and not row.draining and row.created_at < late for row in starting),
         )

@@ -20,9 +20,10 @@ from controlplane.calls.rows import CALL_BY_KEY, CALL_BY_UID, PRIORITY_NEW, Call
 from controlplane.calls.transitions import Ending, Phase
 from controlplane.calls.waits import WaitReason, pool_of, queue_reason, stored_message
 from controlplane.errors import ApiError, Reason
-from controlplane.kinds.quotes import bound_as
+from controlplane.kinds.quotes import bound_as, within_quote
 from controlplane.ledger.limits import SpendingLimits, labels_of_work
 from controlplane.ledger.reservations import LIMIT_ROWS, remaining
+from controlplane.ledger.worker_accounts import FundingRules
 from controlplane.machinery.quantities import format_money
 from controlplane.placement.placements import Placements
 from controlplane.settings import Settings
@@ -42,6 +43,7 @@ class FunctionCallHooks(PlainHooks):
     def __init__(self, limits: SpendingLimits, settings: Settings, placements: Placements) -> None:
         self._limits = limits
         self._settings = settings
+        self._funding = FundingRules.from_settings(settings)
         self._placements = placements
 
     def reads_create(self, key: Key, document: Document) -> Reads:
@@ -78,15 +80,20 @@ class FunctionCallHooks(PlainHooks):
         if not limits:
             return
         shares = function["spec"].get("scaling", {}).get("targetConcurrency", 1)
-        rate = self._placements.of(function["spec"]).rate_micro_usd_per_hour
+        capacity = self._placements.of(function["spec"])
+        rate, worker = capacity.rate_micro_usd_per_hour, 0
         needed = most_of_call(document, rate, shares, self._settings)
+        if pool_of(function).capped:
+            # It has no worker, and needs to pay one as well before it can run anything.
+            worker = self._funding.least_reserved_micro_usd(within_quote(function, rate), capacity.billing)
         own, inherited = document["metadata"].get("labels"), function["metadata"].get("labels")
         labels = labels_of_work(inherited, own)
         for limit in limits:
             if needed and limit.blocks and limit.covers(labels):
+                least = needed + (worker if limit.function_uid is not None else 0)
                 left = remaining(limit, tx.rows(LIMIT_ROWS, limit.id), tx.now)
-                if left < needed:
-                    raise limit.refusal(needed, left)
+                if left < least:
+                    raise limit.refusal(least, left)
 
     def created(self, tx: Tx, key: Key, document: Document) -> None:
         if transitions.is_terminal(document):

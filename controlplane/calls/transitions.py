@@ -33,8 +33,8 @@ class Phase(StrEnum):
     FAILED = "Failed"
 
 
-UNFUNDED = "Unfunded"
-"""The reason of `calls/waits.py` that is about money."""
+WAITS_FOR_MONEY = frozenset({"Unfunded", "MaxCostReached"})
+"""The reasons of `calls/waits.py` that are about money."""
 FUNDED = ("True", "Funded", "the call can be paid for")
 
 TERMINAL = frozenset({Phase.CANCELLED, Phase.SUCCEEDED, Phase.FAILED})
@@ -117,11 +117,13 @@ def offered(document: Document, now: datetime, *, alone: bool) -> Document:
 
 
 def waiting(document: Document, now: datetime, reason: str, message: str) -> Document:
-    """As it was, but it says why it waits now; `reason` is one of `calls/waits.py`."""
+    """As it was, but it says why it waits now; `reason` is one of `calls/waits.py`.
+
+    That a call is funded is told by what knows it: its create, and the dispatch that reserved for it."""
     status = document["status"]
     conditions = _with_scheduled(status.get("conditions", ()), now, "False", reason, message)
-    funded = ("False", reason, message) if reason == UNFUNDED else FUNDED
-    conditions = _with_funded(conditions, now, funded)
+    if reason in WAITS_FOR_MONEY:
+        conditions = _with_funded(conditions, now, ("False", reason, message))
     return {**document, "status": {**status, "message": message, "conditions": conditions}}
 
 

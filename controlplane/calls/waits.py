@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from controlplane.capacity.function_status import NO_OFFERING, NO_ROOM_MESSAGE, QUOTA_CONDITION
+from controlplane.capacity.function_status import MAX_COST_REACHED, NO_OFFERING, NO_ROOM_MESSAGE, QUOTA_CONDITION
 from controlplane.store.contract import Document
 
 FAILURE_CHARACTERS_MAX = 160
@@ -25,6 +25,7 @@ class WaitReason(StrEnum):
 
     FUNCTION_DELETED = "FunctionDeleted"
     FUNCTION_STOPPED = "FunctionStopped"
+    MAX_COST_REACHED = "MaxCostReached"
     ENGINE_LAGGING = "EngineLagging"
     RUNS_ALONE = "RunsAlone"
     QUEUED = "Queued"
@@ -48,6 +49,8 @@ class Pool:
 
     deleting: bool = False
     stopped: bool = False
+    capped: bool = False
+    """The Function has reached its `maxCostUSD`."""
     ready: int = 0
     """Workers that take calls."""
     idle: int = 0
@@ -78,6 +81,7 @@ class Pool:
 _RULES: Sequence[tuple[WaitReason, Callable[[Pool], bool]]] = (
     (WaitReason.FUNCTION_DELETED, lambda pool: pool.deleting),
     (WaitReason.FUNCTION_STOPPED, lambda pool: pool.stopped),
+    (WaitReason.MAX_COST_REACHED, lambda pool: pool.capped),
     (WaitReason.ENGINE_LAGGING, lambda pool: pool.engine_lags),
     (WaitReason.RUNS_ALONE, lambda pool: pool.alone and pool.ready > 0 and not pool.idle),
     (WaitReason.QUEUED, lambda pool: pool.free_slots > 0),
@@ -101,6 +105,7 @@ def queue_reason(pool: Pool) -> WaitReason:
 _STORED = {
     WaitReason.FUNCTION_DELETED: "its Function is being deleted, which ends the call",
     WaitReason.FUNCTION_STOPPED: "its Function is stopped; the call runs once `spec.state` of that is Running again",
+    WaitReason.MAX_COST_REACHED: "its Function has reached `spec.maxCostUSD`; the call runs once that is raised",
     WaitReason.ENGINE_LAGGING: "too many calls ran ahead of their workflows; it runs once the engine has caught up",
     WaitReason.RUNS_ALONE: "it may have brought a worker down and runs alone; every worker holds other calls",
     WaitReason.QUEUED: "waiting for a worker",
@@ -143,6 +148,7 @@ def pool_of(function: Document) -> Pool:
     return Pool(
         deleting="deletionTimestamp" in function["metadata"],
         stopped=spec.get("state") == "Stopped",
+        capped=status.get("reason") == MAX_COST_REACHED,
         ready=ready,
         idle=workers.get("idle", 0),
         free_slots=max(workers.get("idle", 0), places - queue.get("running", 0)) if ready else 0,

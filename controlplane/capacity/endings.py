@@ -50,7 +50,14 @@ _OUT_OF_MEMORY = "OutOfMemory"
 _START_TIMED_OUT = "StartTimedOut"
 _TIMED_OUT = "StartupTimeout"
 _LEASE = "LeaseExpired"
-_DRAINED_REASONS = MappingProxyType({"Stopped": "Stopped", "FunctionDeleted": "Stopped", "Unfunded": "Unfunded"})
+_DRAINED_REASONS = MappingProxyType(
+    {
+        "Stopped": "Stopped",
+        "FunctionDeleted": "Stopped",
+        "Unfunded": "Unfunded",
+        "MaxCostReached": "MaxCostReached",
+    }
+)
 """What the Attempt says of a worker that was asked to go; of any other reason that it was released."""
 
 

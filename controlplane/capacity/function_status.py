@@ -25,6 +25,7 @@ from controlplane.store.contract import Key, Reads, Tx
 NO_ROOM_MESSAGE = "waiting for room on a host"
 NO_OFFERING = "NoOffering"
 """Reason of what no host of this server will do for."""
+MAX_COST_REACHED = "MaxCostReached"
 NO_FUNDS_MESSAGE = "waiting for credit to pay a worker"
 NO_QUOTA_MESSAGE = "waiting for a place within a quota; the condition WithinQuota has the numbers"
 QUOTA_CONDITION = "WithinQuota"
@@ -69,6 +70,8 @@ class Observation:
     lacks_room: bool = False
     lacks_funds: bool = False
     """A worker would be started, or would have to be for the next call, and cannot be paid."""
+    capped: bool = False
+    """Its `maxCostUSD` pays for nothing any more."""
     lacks_quota: str = ""
     """The quota that keeps the pool from growing, with its numbers and what to do."""
     funds: FunctionFunds = UNPRICED
@@ -136,6 +139,9 @@ def _phase(function: Document, seen: Observation) -> tuple[str, str, str]:
         if seen.live:
             return "Stopping", "Stopped", "stopped by request; its workers finish their calls"
         return "Stopped", "Stopped", "stopped by request; calls queue until it is started"
+    if seen.capped:
+        phase = "Stopping" if seen.live else "Stopped"
+        return phase, MAX_COST_REACHED, _capped_message(seen)
     if seen.ready:
         return "Running", "WorkersReady", f"{seen.ready} ready to take calls"
     if seen.image.state is not ImageState.READY:
@@ -158,6 +164,14 @@ def _phase(function: Document, seen: Observation) -> tuple[str, str, str]:
 _PHASE_WITHOUT_IMAGE = {ImageState.PENDING: "Pending", ImageState.FAILED: "Failed"}
 
 
+def _capped_message(seen: Observation) -> str:
+    cap = seen.funds.cap
+    told = "" if cap is None else f": {format_money(max(0, cap.left_micro_usd))} USD of it are left"
+    limit = "" if cap is None else f" of {format_money(cap.limit_micro_usd)} USD"
+    going = "its workers finish their calls; " if seen.live else ""
+    return f"`spec.maxCostUSD`{limit} is reached{told}; {going}calls stay queued and go on when it is raised"
+
+
 def _waiting(seen: Observation, message: str) -> str:
     if seen.start_failures:
         return f"the last start failed: {seen.failure_message}" if seen.failure_message else "the last start failed"
@@ -176,6 +190,8 @@ def _ready_condition(function: Document, seen: Observation, generation: int) -> 
 
     if function["spec"].get("state") == "Stopped":
         return ready("False", "Stopped", "stopped by request; calls queue until it is started")
+    if seen.capped:
+        return ready("False", MAX_COST_REACHED, _capped_message(seen))
     pending = seen.image.state is ImageState.PENDING and not seen.current_ready
     if pending or seen.image.state is ImageState.FAILED:
         return ready("False", seen.image.reason, seen.image.message)
@@ -200,6 +216,8 @@ def _funded_condition(seen: Observation, generation: int) -> Condition:
     """Whether a worker can be paid for calls that wait now, or come next."""
     if not seen.lacks_funds:
         return Condition("Funded", "True", "Funded", "calls can be paid for", generation)
+    if seen.capped:
+        return Condition("Funded", "False", MAX_COST_REACHED, _capped_message(seen), generation)
     needed, left = format_money(seen.funds.needed_micro_usd), format_money(seen.funds.available_micro_usd or 0)
     message = (
         f"a worker holds {needed} USD at least before it starts and {left} USD are available; calls stay queued and go "

@@ -32,6 +32,7 @@ class DrainReason(StrEnum):
     FAIR_SHARE = "FairShare"
     CANCELLED = "CallCancelled"
     UNFUNDED = "Unfunded"
+    MAX_COST = "MaxCostReached"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,6 +88,8 @@ class PoolFacts:
     """Whether a host of this server does what the Function asks for."""
     image: ImageState = ImageState.READY
     """Whether workers can be started from the image, must wait for it, or never will be."""
+    capped: bool = False
+    """The Function has reached its `maxCostUSD`: no workers are wanted for it."""
     pressure: bool = False
     """Another Function found no room: idle workers go at once instead of after their window."""
 
@@ -130,7 +133,7 @@ def desired_workers(facts: PoolFacts) -> int:
 
     A call that runs alone takes a whole worker, whatever the target.
     """
-    if not facts.wanted:
+    if not facts.wanted or facts.capped:
         return 0
     sharing = facts.queued + facts.running - facts.alone
     needed = -(-sharing // facts.target_concurrency) + facts.alone
@@ -141,8 +144,10 @@ def plan(facts: PoolFacts) -> PoolPlan:
     """How many workers to start and which to drain."""
     desired = desired_workers(facts)
     live = [member for member in facts.members if not member.draining]
-    if not facts.wanted:
+    if not facts.wanted or facts.capped:
         reason = DrainReason.DELETED if facts.deleting else DrainReason.STOPPED
+        if facts.wanted:
+            reason = DrainReason.MAX_COST
         return PoolPlan(desired=0, drain=tuple((member.uid, reason) for member in live))
     current = [member for member in live if member.current]
     old = [member for member in live if not member.current]

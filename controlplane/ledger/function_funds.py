@@ -1,6 +1,6 @@
 """What the status of a Function says about money beyond its total: holds of its workers, what is left, segments.
 
-Read by the autoscaler when it looks at Functions, in three indexed queries for all of them; a server without a price
+Read by the autoscaler when it looks at Functions, in a few indexed queries for all of them; a server without a price
 asks none.
 """
 
@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from controlplane.ledger.accounts import BALANCE, balance_of
-from controlplane.ledger.limits import Documents, SpendingLimits
-from controlplane.ledger.reservations import left_for_workers
+from controlplane.ledger.limits import Documents, Limit, SpendingLimits
+from controlplane.ledger.reservations import LIMIT_ROWS, left_for_workers, remaining
 from controlplane.ledger.worker_accounts import FundingRules
 from controlplane.placement.capacity import Capacity
 from controlplane.store.contract import Document, Key
@@ -42,6 +42,24 @@ class SegmentSum:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Cap:
+    """What a Function's `maxCostUSD` leaves once all that runs has given back what it reserves, in micro-USD."""
+
+    limit_micro_usd: int
+    left_micro_usd: int
+    worker_micro_usd: int
+    """The least that one more worker reserves of it."""
+    refused_micro_usd: int
+    """The last call that had no room in it."""
+
+    def is_reached(self, *, queued: int, running: int) -> bool:
+        """Whether it pays for nothing any more: for no worker, or for none of the calls while nothing runs whose end
+        would leave more than was thought. Then a worker would only cost what no call can use."""
+        stuck = queued > 0 and not running and self.left_micro_usd < self.refused_micro_usd
+        return stuck or self.left_micro_usd < self.worker_micro_usd
+
+
+@dataclass(frozen=True, kw_only=True)
 class FunctionFunds:
     """How a Function is funded now: what may still be held or reserved, of whatever has least."""
 
@@ -53,6 +71,8 @@ class FunctionFunds:
     available_micro_usd: int | None = None
     """What may still be held; None when nobody limits it."""
     segments: Mapping[str, SegmentSum] = field(default_factory=dict)
+    cap: Cap | None = None
+    """Its `maxCostUSD`, if it has one."""
 
     @property
     def workers_more(self) -> int | None:
@@ -82,18 +102,25 @@ async def function_funds(
     uids = list(orgs)
     limits = SpendingLimits(known)
     covering = {function["metadata"]["uid"]: limits.blocking(key, function) for key, function in functions.items()}
-    held, sums, balances, left = await asyncio.gather(
+    capping = {limit.id: limit for found in covering.values() for limit in found if limit.function_uid is not None}
+    held, sums, balances, left, spent = await asyncio.gather(
         database.fetch(_HELD, uids),
         database.fetch(SEGMENTS, uids),
         database.fetch(BALANCE.sql, list(set(orgs.values()))),
         left_for_workers(database, covering, now),
+        database.fetch(LIMIT_ROWS.sql, list(capping)) if capping else _nothing(),
     )
+    reserved = {
+        uid: rules.least_reserved_micro_usd(each.rate_micro_usd_per_hour, each.billing)
+        for uid, each in capacities.items()
+    }
+    caps = _caps(capping, {record["key"]: dict(record) for record in spent}, reserved, now)
     holds = {record["function_uid"]: record for record in held}
     available = {record["key"]: balance_of(dict(record)).holdable_micro_usd for record in balances}
     scarce = {
         uid: _scarcer(
             (available[org], rules.least_micro_usd(each.rate_micro_usd_per_hour, each.billing)),
-            (left[uid], rules.least_reserved_micro_usd(each.rate_micro_usd_per_hour, each.billing)),
+            (left[uid], reserved[uid]),
         )
         for (uid, org), each in zip(orgs.items(), (capacities[uid] for uid in orgs), strict=True)
     }
@@ -107,9 +134,29 @@ async def function_funds(
             needed_micro_usd=scarce[uid][1],
             available_micro_usd=scarce[uid][0],
             segments=segments.get(uid, {}),
+            cap=caps.get(uid),
         )
         for uid in orgs
     }
+
+
+def _caps(
+    limits: Mapping[str, Limit], rows: Mapping[str, Mapping[str, Any]], reserved: Mapping[str, int], now: datetime
+) -> dict[str, Cap]:
+    """How the caps of Functions stand, by uid; one that nobody has asked about has no row."""
+    return {
+        uid: Cap(
+            limit_micro_usd=limit.limit_micro_usd,
+            left_micro_usd=remaining(limit, [rows[uid]] if uid in rows else [], now),
+            worker_micro_usd=reserved[uid],
+            refused_micro_usd=(rows[uid]["refused_micro_usd"] or 0) if uid in rows else 0,
+        )
+        for uid, limit in limits.items()
+    }
+
+
+async def _nothing() -> Sequence[Any]:
+    return ()
 
 
 def _scarcer(*funds: tuple[int | None, int]) -> tuple[int | None, int]:

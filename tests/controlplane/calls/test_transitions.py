@@ -138,7 +138,7 @@ def test_the_document_that_was_moved_is_not_changed() -> None:
     assert repr(document) == before
 
 
-def test_a_call_that_waits_for_money_is_not_funded_until_it_waits_for_something_else_or_runs() -> None:
+def test_a_call_that_waits_for_money_is_not_funded_until_a_dispatch_has_reserved_for_it() -> None:
     waits = transitions.waiting(call(), NOW, WaitReason.UNFUNDED, "no money")
 
     def funded(document: dict[str, Any]) -> tuple[str, str, str]:
@@ -147,6 +147,10 @@ def test_a_call_that_waits_for_money_is_not_funded_until_it_waits_for_something_
 
     assert funded(waits) == ("False", "Unfunded", format_time(NOW))
     assert funded(transitions.waiting(waits, LATER, WaitReason.UNFUNDED, "no money")) == funded(waits)
-    assert funded(transitions.waiting(waits, LATER, WaitReason.NO_ROOM, "no room"))[:2] == ("True", "Funded")
+    # That it waits for something else does not say that it can be paid for.
+    assert funded(transitions.waiting(waits, LATER, WaitReason.NO_ROOM, "no room")) == funded(waits)
+    assert funded(transitions.waiting(call(), NOW, WaitReason.MAX_COST_REACHED, "cap"))[:2] == (
+        "False", "MaxCostReached",
+    )  # fmt: skip
     assert funded(transitions.claimed(waits, LATER, attempt="att_1", epoch=1))[:2] == ("True", "Funded")
     assert funded(transitions.claimed(call(), LATER, attempt="att_1", epoch=1))[2] == "2026-11-29T11:00:00Z"

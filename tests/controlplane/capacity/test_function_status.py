@@ -38,6 +38,8 @@ def ready_of(status: Document) -> tuple[str, str]:
         (function("Stopped"), {"queued": 1}, "Starting", "Starting", ("True", "ScaledToZero")),
         (function(state="Stopped"), {"draining": 1}, "Stopping", "Stopped", ("False", "Stopped")),
         (function("Stopping", state="Stopped"), {}, "Stopped", "Stopped", ("False", "Stopped")),
+        (function(), {"capped": True, "draining": 1}, "Stopping", "MaxCostReached", ("False", "MaxCostReached")),
+        (function(), {"capped": True, "queued": 3}, "Stopped", "MaxCostReached", ("False", "MaxCostReached")),
         (function(), {"queued": 1, "lost_worker": True}, "Recovering", "WorkersLost", ("True", "ScaledToZero")),
         (function(), {"lost_worker": True}, "Running", "Idle", ("True", "ScaledToZero")),
         (

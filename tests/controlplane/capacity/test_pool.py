@@ -110,6 +110,8 @@ def test_a_stopped_function_lets_everyone_go_and_says_why() -> None:
     told = plan(facts(busy("a"), starting("b"), busy("c", draining=True), wanted=False, running=1))
     assert told.drain == (("a", DrainReason.STOPPED), ("b", DrainReason.STOPPED))
     assert plan(facts(busy("a"), wanted=False, deleting=True)).drain == (("a", DrainReason.DELETED),)
+    at_its_cap = plan(facts(busy("a"), capped=True, queued=5))
+    assert (at_its_cap.start, at_its_cap.drain) == (0, (("a", DrainReason.MAX_COST),))
 
 
 def test_an_old_worker_goes_only_when_a_new_one_is_ready_in_its_place() -> None:
