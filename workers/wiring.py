@@ -79,9 +79,8 @@ async def open_core(settings: Settings) -> AsyncIterator[Core]:
     writer = Writer(database=database, clock=clock, kinds=KINDS, feed=feed, settings=settings)
     objects = Objects(database)
     cache = ObjectCache(database, feed, CACHED_KINDS)
-    waiting = WaitingClaims()
+    waiting, switches = WaitingClaims(), Switches(database, settings.switch_poll_seconds)
     # Every process that writes calls needs it, also one that serves no claims: it writes the rows of the queue.
-    switches = Switches(database, settings.switch_poll_seconds)
     dispatcher = Dispatcher(cache, switches, waiting, settings)
     writer.add_hook(dispatcher)
     writer.add_hook(EventHook())
