@@ -36,20 +36,13 @@ class Choice:
     projects: Sequence[str]
 
 
-def ask_who(
-    action: str, fields: Mapping[str, str], *, user_code: str | None, problem: str = "", provider: str = ""
-) -> str:
-    """Who are you, and (for a device) which code do you see? `provider` is where to go to prove it otherwise."""
+def ask_who(action: str, fields: Mapping[str, str], *, user_code: str | None, problem: str = "") -> str:
+    """Who are you, and (for a device) which code do you see?"""
     code = (
         ""
         if user_code is None
         else f"""<label>The code that your program shows
 <input type="text" name="user_code" value="{escape(user_code)}" maxlength="32" autocomplete="off" required></label>"""
-    )
-    otherwise = (
-        f"""<button name="with" value="oidc" formnovalidate>Sign in with {escape(provider)}</button>"""
-        if provider
-        else ""
     )
     return _page(
         "Sign in to Nodus",
@@ -57,7 +50,7 @@ def ask_who(
 <form method="post" action="{escape(action)}">{_hidden(fields)}{code}
 <label>An API key or token of yours, or the token of your invite, which shows who you are
 <input type="password" name="credential" maxlength="16384" autocomplete="off" required></label>
-<button>Continue</button>{otherwise}</form>""",
+<button>Continue</button></form>""",
     )
 
 

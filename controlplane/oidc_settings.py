@@ -46,6 +46,10 @@ class OidcSettings(BaseSettings):
         default={},
         description="By group, the role it allows, in a JSON object; a token does what both this and its Member allow.",
     )
+    oidc_new_members: bool = Field(
+        default=False,
+        description="Make a Member of the first organisation of whoever is none: by their groups, else a Viewer.",
+    )
     oidc_skew_seconds: int = Field(
         default=60, ge=0, description="The provider's clock may differ this much: of two hosts with NTP, generously."
     )

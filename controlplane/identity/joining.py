@@ -1,4 +1,5 @@
-"""How somebody becomes a Member without an administrator at that moment: by an invite.
+"""How somebody becomes a Member without an administrator at that moment: by an invite, or because an operator lets in
+all whom the identity provider vouches for (`oidc_new_members`).
 
 An invite is accepted by who it names, when a token of the identity provider says that it is them, or by who has its own
 token, on the page of a login. One commit makes the Member, ends the invite and its token; a process that dies leaves
@@ -7,6 +8,7 @@ all of it or nothing, and of two who accept at once the writer lets one.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ import asyncpg
 
 from controlplane.clock import Clock, parse_time
 from controlplane.errors import ApiError, Reason
-from controlplane.identity.bootstrap import server_object
+from controlplane.identity.bootstrap import FIRST_ORG, server_object
 from controlplane.identity.invites import DELETE_INVITE_TOKEN, INVITE_PREFIX
 from controlplane.identity.owners import add_member, owners_read
 from controlplane.identity.principal import Principal, PrincipalKind, user_label
@@ -32,7 +34,7 @@ INVITES_MAX = 50
 """Invites of one person that are looked at; as many as organisations."""
 _INVITED = "invite/"
 _NAME_LENGTH_MAX = 40
-"""Of what a Member is named after; a part of the invite's uid makes it their own where that is taken."""
+"""Of what a Member is named after; a digest of their login makes it their own where that is taken."""
 _UNIQUE_LENGTH = 8
 _BY_HASH = """
 SELECT o.org, o.name, o.uid, o.doc -> 'spec' ->> 'role' AS role,
@@ -93,11 +95,29 @@ class Joining:
         return accepted
 
     async def _accept(self, invite: Key, uid: str, login: str | None = None) -> str:
-        # The role that counts is the invite's when it is accepted.
-        member = await server_object(MEMBER, "", {"role": Role.VIEWER.value}, "", self._clock.now())
         email = await self._email(invite)
-        accept = _Accept(invite=invite, uid=uid, member=member, email=email, login=login or email)
-        return await self._writer.write(accept)
+        joining = _Join(
+            org=invite.org,
+            email=email,
+            login=login or email,
+            member=await self._member({"role": Role.VIEWER.value}),
+            invite=invite,
+            uid=uid,
+        )
+        return await self._writer.write(joining)
+
+    async def join(self, login: str, email: str | None, role: Role) -> None:
+        """Make somebody a Member of the first organisation, unless they are one by now."""
+        member = await self._member({"role": role.value})
+        joining = _Join(org=FIRST_ORG, email=email or "", login=login, member=member)
+        try:
+            await self._writer.write(joining)
+        except ApiError as error:
+            if error.reason is not Reason.CONFLICT:
+                raise
+
+    async def _member(self, spec: Document) -> Document:
+        return await server_object(MEMBER, "", spec, "", self._clock.now())
 
     async def _email(self, invite: Key) -> str:
         email: str | None = await self._database.fetchval(
@@ -110,48 +130,67 @@ class Joining:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Accept:
-    """Makes the Member of an invite; answers their user id."""
+class _Join:
+    """Makes a Member, of an invite if there is one; answers their user id."""
 
-    invite: Key
-    uid: str
-    member: Document
+    org: str
     email: str
-    """Of the invite, which never changes."""
+    """Of the invite, where it never changes, or the one that the provider has verified; empty for none."""
     login: str
     """What the identity provider calls them, as far as it is known."""
+    member: Document
+    """But for its name; an invite says what its spec is."""
+    invite: Key | None = None
+    uid: str = ""
+    """Of the invite."""
 
     def reads(self) -> Reads:
-        same = (_SAME, f"{self.invite.org}/{self.login}")
-        return Reads(keys=(self.invite, *self._names()), loads=(owners_read(self.invite.org), same))
+        invites = () if self.invite is None else (self.invite,)
+        return Reads(keys=(*invites, *self._names()), loads=(owners_read(self.org), (_SAME, self._who)))
 
     def apply(self, tx: Tx) -> str:
-        invite = tx.get(self.invite)
-        if invite is None or invite["metadata"]["uid"] != self.uid or not _is_open(invite, tx):
-            raise ApiError(Reason.FORBIDDEN, "the invite was used or revoked, or has expired")
-        if tx.rows(_SAME, f"{self.invite.org}/{self.login}"):
+        invite = None if self.invite is None else self._open(tx, self.invite)
+        joined = tx.scratch(_SAME.name)
+        if tx.rows(_SAME, self._who) or self._who in joined:
             raise ApiError(Reason.CONFLICT, f'"{self.login}" is a Member of the organisation already')
         key = next(key for key in self._names() if tx.get(key) is None)
-        spec, user = invite["spec"], self.member["status"]["user"]
-        kept = {name: spec[name] for name in ("email", "role", "projects") if spec.get(name)}
-        if self.login != self.email:
-            kept["login"] = self.login
+        user = self.member["status"]["user"]
         metadata = {**self.member["metadata"], "name": key.name, "labels": {"nodus.dev/created-by": user_label(user)}}
-        member = {**self.member, "metadata": metadata, "spec": kept}
+        member = {**self.member, "metadata": metadata, "spec": self._spec(invite)}
         tx.put(key, member)
         add_member(tx, key, member)
-        tx.put(self.invite, {**invite, "status": {**invite["status"], "phase": ACCEPTED, "member": key.name}})
-        tx.execute(DELETE_INVITE_TOKEN, (self.uid,))
+        joined[self._who] = True
+        if self.invite is not None and invite is not None:
+            tx.put(self.invite, {**invite, "status": {**invite["status"], "phase": ACCEPTED, "member": key.name}})
+            tx.execute(DELETE_INVITE_TOKEN, (self.uid,))
         return str(user)
+
+    @property
+    def _who(self) -> str:
+        return f"{self.org}/{self.login}"
+
+    def _open(self, tx: Tx, key: Key) -> Document:
+        invite = tx.get(key)
+        if invite is None or invite["metadata"]["uid"] != self.uid or not _is_open(invite, tx):
+            raise ApiError(Reason.FORBIDDEN, "the invite was used or revoked, or has expired")
+        return invite
+
+    def _spec(self, invite: Document | None) -> Document:
+        given = self.member["spec"] if invite is None else invite["spec"]
+        spec: Document = {name: given[name] for name in ("role", "projects") if given.get(name)}
+        if self.email:
+            spec["email"] = self.email
+        if self.login != self.email:
+            spec["login"] = self.login
+        return spec
 
     def _names(self) -> Sequence[Key]:
         """What the Member may be called, by their address; the last one is nobody else's."""
-        words = (
-            re.sub(r"[^a-z0-9]+", "-", self.email.partition("@")[0].lower()).strip("-")[:_NAME_LENGTH_MAX].strip("-")
-        )
-        unique = self.uid[-_UNIQUE_LENGTH:]
+        called = (self.email or self.login).partition("@")[0].lower()
+        words = re.sub(r"[^a-z0-9]+", "-", called).strip("-")[:_NAME_LENGTH_MAX].strip("-")
+        unique = hashlib.sha256(self.login.encode()).hexdigest()[:_UNIQUE_LENGTH]
         names = [*([words] if words else []), f"{words}-{unique}" if words else f"member-{unique}"]
-        return [Key(MEMBER.kind, self.invite.org, "", name) for name in names]
+        return [Key(MEMBER.kind, self.org, "", name) for name in names]
 
 
 def is_invite(credential: str) -> bool:

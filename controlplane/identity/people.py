@@ -79,7 +79,7 @@ class People:
 
     async def _members(self, holder: Holder) -> Sequence[Principal]:
         rows = await self._database.fetch(_MEMBERS, holder.login, ORGS_MAX)
-        if not rows and await self._accept_invites(holder):
+        if not rows and (await self._accept_invites(holder) or await self._admit(holder)):
             rows = await self._database.fetch(_MEMBERS, holder.login, ORGS_MAX)
         orgs = [row["org"] for row in rows]
         if twice := sorted({org for org in orgs if orgs.count(org) > 1}):
@@ -105,6 +105,19 @@ class People:
             )
             for row in rows
         ]
+
+    async def _admit(self, holder: Holder) -> bool:
+        """Make a stranger a Member if the operator lets in whoever the provider vouches for; says whether."""
+        if self._joining is None or not self._settings.oidc_new_members:
+            return False
+        allowed = self._allowed(holder)
+        roles = [role for role in Role if SCOPES_OF_ROLE[role] <= allowed]
+        if not self._settings.oidc_groups_claim:
+            roles = [Role.VIEWER]
+        if not roles:
+            return False
+        await self._joining.join(holder.login, holder.email, roles[-1])
+        return True
 
     def _allowed(self, holder: Holder) -> frozenset[str]:
         """What the groups of a holder allow at most."""

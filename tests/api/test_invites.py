@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from datetime import timedelta
 from pathlib import Path
@@ -111,6 +112,33 @@ async def test_somebody_invited_becomes_a_member_by_signing_in(database_url: str
             assert (await whoami(email="new@example.com")).json()["user"] == told["user"]
             spec = (await api.client.get(f"{MEMBERS}/ada")).json()["spec"]
             assert spec == {"email": "ada@example.com", "login": "A1", "role": "Admin"}
+
+
+async def test_strangers_are_let_in_by_their_groups_if_the_operator_says_so(database_url: str, tmp_path: Path) -> None:
+    with issuer() as provider:
+        settings = api_settings(
+            database_url, tmp_path, oidc_issuer=provider.url, oidc_audience=AUDIENCE, oidc_new_members=True,
+            oidc_groups_claim="groups", oidc_roles={"ops": "Admin", "all": "Viewer", "heads": "Owner"},
+        )  # fmt: skip
+        async with serve(settings) as api:
+
+            async def whoami(name: str, *groups: str) -> httpx.Response:
+                token = provider.token(email=f"{name}@example.com", groups=list(groups))
+                return await api.client.get("/auth/whoami", headers={"Authorization": f"Bearer {token}"})
+
+            assert (await whoami("eve", "others")).status_code == 403
+            # Many first requests at once make one Member.
+            asked = await asyncio.gather(*(whoami("ada", "all", "ops") for _ in range(8)))
+            assert {(answer.status_code, answer.json()["role"]) for answer in asked} == {(200, "Admin")}
+            assert len({answer.json()["user"] for answer in asked}) == 1
+            assert [
+                (await whoami(name, group)).json()["role"] for name, group in (("bob", "all"), ("cy", "heads"))
+            ] == [
+                "Viewer",
+                "Owner",
+            ]
+            names = {item["metadata"]["name"] for item in (await api.client.get(MEMBERS)).json()["items"]}
+            assert names == {"admin", "ada", "bob", "cy"}
 
 
 async def test_projects_of_a_member_bound_all_that_they_come_with(project: ServedApi) -> None:
