@@ -13,7 +13,9 @@ import httpx
 import pytest
 
 from api.login import DEVICE_GRANT
+from controlplane.identity.logins import Approved, Logins
 from controlplane.identity.principal import user_label
+from controlplane.identity.tokens import TokenHasher
 from tests.api.test_members import change, member
 from tests.fixtures.app import ROOT, ServedApi, api_settings, serve
 from tests.fixtures.auditing import events_about
@@ -91,6 +93,22 @@ async def test_a_key_is_given_once_and_to_one_request(project: ServedApi, plain:
     assert stored["metadata"]["ownerReferences"][0]["name"] == name
     assert "nodus-cli" in stored["spec"]["description"]
     assert (await browser.send(page, decision="approve", project__default="default")).response.status_code == 404
+
+
+async def test_a_process_that_dies_before_it_made_the_key_leaves_it_to_the_repetition(
+    project: ServedApi, plain: httpx.AsyncClient
+) -> None:
+    begun = await begin(plain)
+    browser, page = await consent(begun, project.key)
+    await browser.send(page, decision="approve", project__default=project.project_name)
+    core = project.core
+    logins = Logins(core.database, core.settings, TokenHasher(core.settings.secret_key), core.clock)
+    # All that such a process has done: the login is marked, and there is no key.
+    assert isinstance(await logins.ask(begun["device_code"], "first"), Approved)
+    assert (await ask(plain, begun["device_code"], "second")).json()["error"] == "invalid_grant"
+    [key] = (await ask(plain, begun["device_code"], "first")).json()["keys"]
+    whoami = await project.client.get("/auth/whoami", headers={"Authorization": f"Bearer {key['key']}"})
+    assert whoami.status_code == 200
 
 
 async def test_what_was_approved_is_bound_by_the_credential_and_by_what_its_owner_is_now(

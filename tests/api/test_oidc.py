@@ -11,12 +11,14 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import orjson
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from controlplane.identity.bootstrap import bootstrap
 from controlplane.oidc_settings import OidcSettings
+from tests.api.test_logins import ask, begin, consent
 from tests.fixtures.app import ROOT, ServedApi, api_settings, serve
 from tests.fixtures.eventually import eventually
 from tests.fixtures.issuer import AUDIENCE, Issuer, issuer
@@ -151,6 +153,18 @@ async def test_a_member_of_several_organisations_names_the_one_that_is_meant(oid
     for org, role in (("default", "Member"), ("other", "Owner")):
         told = (await oidc.client.get("/auth/whoami", headers=bearer(token, **{"Nodus-Org": org}))).json()
         assert (told["org"], told["role"]) == (org, role)
+    # A login gives a key of each organisation that the person leaves chosen.
+    plain = httpx.AsyncClient(base_url=oidc.url, trust_env=False, timeout=30)
+    begun = await begin(plain)
+    browser, page = await consent(begun, token)
+    assert page.options == {"project.default": ["default"], "project.other": ["default"]}
+    page.fields["org"] = ["default", "other"]  # type: ignore[assignment]  # two boxes of one name
+    await browser.send(page, decision="approve")
+    keys = (await ask(plain, begun["device_code"])).json()["keys"]
+    assert [key["org"] for key in keys] == ["default", "other"]
+    for key in keys:
+        told = (await oidc.client.get("/auth/whoami", headers=bearer(key["key"]))).json()
+        assert told["org"] == key["org"]
     answer = await oidc.client.get("/auth/whoami", headers=bearer(token, **{"Nodus-Org": "third"}))
     assert (answer.status_code, 'the organisation "third"' in answer.json()["message"]) == (403, True)
 
