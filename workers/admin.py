@@ -30,6 +30,7 @@ from controlplane.resources.answers import CreateOptions, DeleteOptions
 from controlplane.store.contract import Key, Selection
 from workers.arguments import check_name, duration
 from workers.configuration import read_settings
+from workers.tables import show_table
 from workers.wiring import Core, open_core
 
 app = typer.Typer(no_args_is_help=True, help="Look after organisations, members and keys.")
@@ -61,8 +62,7 @@ def orgs() -> None:
     async def read(core: Core) -> list[str]:
         return await organizations(core.database)
 
-    for name in _run(read):
-        typer.echo(name)
+    show_table(("Organisation",), [(name,) for name in _run(read)])
 
 
 @app.command("create-member")
@@ -97,8 +97,14 @@ def set_role(name: Name, role: Role, org: Org = FIRST_ORG) -> None:
 @app.command("members")
 def members(org: Org = FIRST_ORG) -> None:
     """List the members of an organisation."""
-    for found in _run(lambda core: _list(core, MEMBER, org)):
-        typer.echo(f"{found['metadata']['name']} {found['spec']['role']} {found['status']['user']}")
+    found = _run(lambda core: _list(core, MEMBER, org))
+    show_table(
+        ("Name", "Role", "Email", "User"),
+        [
+            (each["metadata"]["name"], each["spec"]["role"], each["spec"].get("email", ""), each["status"]["user"])
+            for each in found
+        ],
+    )
 
 
 @app.command("create-key")
@@ -129,12 +135,23 @@ def create_key(
 @app.command("keys")
 def keys(org: Org = FIRST_ORG) -> None:
     """List the keys of an organisation, without what opens anything."""
-    for found in _run(lambda core: _list(core, API_KEY, org)):
-        status = found["status"]
-        typer.echo(
-            f"{found['metadata']['name']} {status['prefix']} {','.join(status['scopes'])} "
-            f"{','.join(status['projects'])} {found['spec'].get('expirationTime', 'never')}"
-        )
+    show_table(
+        ("Name", "Prefix", "Scopes", "Projects", "Expires", "Created", "Last used"),
+        [_key_row(found) for found in _run(lambda core: _list(core, API_KEY, org))],
+    )
+
+
+def _key_row(key: Document) -> tuple[str, ...]:
+    metadata, spec, status = key["metadata"], key["spec"], key["status"]
+    return (
+        metadata["name"],
+        status.get("prefix", ""),
+        ",".join(status["scopes"]),
+        ",".join(status["projects"]),
+        spec.get("expirationTime", "never"),
+        metadata["creationTimestamp"],
+        status.get("lastUsedTime", "never"),
+    )
 
 
 @app.command("revoke-key")

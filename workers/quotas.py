@@ -11,8 +11,9 @@ from typing import Annotated
 import typer
 
 from controlplane.identity.bootstrap import FIRST_ORG
-from controlplane.limits.quotas import Counter, Quota, clear_quota, read_quotas, set_quota, unit_of
+from controlplane.limits.quotas import Counter, Quota, clear_quota, holder, read_quotas, set_quota, unit_of
 from workers.switches import run_on_database
+from workers.tables import show_table
 
 app = typer.Typer(no_args_is_help=True, help="Bound what organisations and their projects may have.")
 
@@ -27,9 +28,11 @@ Project = Annotated[str, typer.Option(help="One project of it; without one the w
 @app.command("list")
 def list_quotas(org: Org = FIRST_ORG) -> None:
     """Tell the quotas of an organisation and its projects."""
-    for quota in run_on_database(lambda database: read_quotas(database, org)):
-        text = unit_of(quota.counter).text(quota.amount_max)
-        typer.echo(f"{quota.counter:<22} {text:<12} {quota.project or 'the organisation'}")
+    found = run_on_database(lambda database: read_quotas(database, org))
+    show_table(
+        ("Counter", "At most", "Of"),
+        [(each.counter, unit_of(each.counter).text(each.amount_max), holder(org, each.project)) for each in found],
+    )
 
 
 @app.command("set")

@@ -15,10 +15,11 @@ import typer
 from controlplane.clock import format_time
 from controlplane.identity.bootstrap import FIRST_ORG
 from controlplane.kinds.registry import BY_PLURAL, KINDS
-from controlplane.limits.switches import Switch, SwitchedOn, read_switches, turn_off, turn_on
+from controlplane.limits.switches import Switch, read_switches, turn_off, turn_on
 from controlplane.machinery.kind import Verb
 from controlplane.store.database import Database
 from workers.configuration import read_settings
+from workers.tables import show_table
 
 app = typer.Typer(no_args_is_help=True, help="Stop new objects of a kind, or the compute of an organisation.")
 
@@ -32,8 +33,10 @@ Reason = Annotated[str, typer.Option(help="Why, told to everybody who meets it."
 @app.command("list")
 def list_switches() -> None:
     """Tell which switches are on."""
-    for each in run_on_database(read_switches):
-        typer.echo(_told(each))
+    show_table(
+        ("Switch", "Of", "Since", "Reason"),
+        [(each.switch, each.subject, format_time(each.since), each.reason) for each in run_on_database(read_switches)],
+    )
 
 
 @app.command()
@@ -87,7 +90,3 @@ def _kind(word: str) -> str:
         offered = ", ".join(kind.kind for kind in KINDS.values() if Verb.CREATE in kind.verbs)
         raise typer.BadParameter(f"must be one of {offered}")
     return found.kind
-
-
-def _told(each: SwitchedOn) -> str:
-    return f"{each.switch:<8} {each.subject:<20} {format_time(each.since)} {each.reason}"

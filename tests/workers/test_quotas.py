@@ -31,7 +31,9 @@ async def test_a_quota_is_exact_however_many_ask_at_once(served: ServedApi) -> N
     assert (await create(served, f"{served.path}/functions", same)).status_code == 200
     gone = next(answer for answer in answers if answer.status_code == 201).json()["metadata"]["name"]
     await served.client.delete(f"{served.path}/functions/{gone}")
-    assert (await command(served, "quotas", "list")).split() == ["functions", "4", "the", "organisation"]
+    heading, *rows = (await command(served, "quotas", "list")).splitlines()
+    assert heading.split() == ["Counter", "At", "most", "Of"]
+    assert [row.split() for row in rows] == [["functions", "4", "organisation", '"default"']]
     assert await command(served, "quotas", "clear", "functions") == "functions: no quota"
     assert (await create(served, f"{served.path}/functions", NEW_FUNCTION)).status_code == 201
 
