@@ -57,9 +57,9 @@ async def _initialise(settings: Settings, key_file: Path | None, operator_key: s
         with operators_command(["init"]):
             token = (await bootstrap(core.writer, settings, core.clock, given=operator_key)).token
             if operator_key is not None:
-                await keep_operator_key(core.database, settings, core.clock, operator_key)
+                await keep_operator_key(core.writer, core.database, settings, operator_key)
             if token is None and key_file is not None and read_private(key_file) is None:
-                token = await issue_admin_key(core.database, settings, core.clock)
+                token = await issue_admin_key(core.writer, core.database, settings)
     return token
 
 

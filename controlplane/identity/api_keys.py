@@ -27,7 +27,7 @@ _MEMBER_OF_USER = Loader(
     """SELECT k.key, o.uid, o.name FROM unnest($1::text[]) AS k(key)
     JOIN credential_owners o ON o.org = split_part(k.key, '/', 1) AND o.user_uuid = split_part(k.key, '/', 2)""",
 )
-_INSERT = """
+INSERT_KEY = """
 INSERT INTO tokens (hash, kind, org, principal, name, scopes, projects, created_at, expires_at, owner, uid)
 VALUES ($1, 'apikey', $2, $3, $4, $5, $6, $7, $8, $9, $10)
 """
@@ -53,7 +53,7 @@ class ApiKeyHooks(PlainHooks):
         token, status, metadata = new_api_key(), document["status"], document["metadata"]
         expires = document["spec"].get("expirationTime")
         tx.execute(
-            _INSERT,
+            INSERT_KEY,
             (
                 self._hasher.hash(token),
                 key.org,

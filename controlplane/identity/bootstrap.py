@@ -14,9 +14,10 @@ from datetime import datetime
 
 from controlplane.audit.commands import execute
 from controlplane.clock import Clock, format_time
+from controlplane.identity.first_keys import OPERATOR_KEY_NAME, AddKey, Admin, KeepOperatorKey, NewKey, add_key
 from controlplane.identity.owners import add_member, owners_read
 from controlplane.identity.principal import user_label
-from controlplane.identity.tokens import INSERT_API_KEY, TokenHasher, new_api_key
+from controlplane.identity.tokens import TokenHasher, new_api_key
 from controlplane.ids import new_uid
 from controlplane.kinds.member import MEMBER
 from controlplane.kinds.organization import ORGANIZATION
@@ -32,7 +33,6 @@ FIRST_ORG = "default"
 FIRST_PROJECT = "default"
 FIRST_MEMBER = "admin"
 _ADMIN_KEY_NAME = "admin"
-_OPERATOR_KEY_NAME = "operator"
 
 # Before there were members, an administrator was whoever had a key for everything.
 _ADMINS = Loader(
@@ -45,16 +45,8 @@ _ADMINS = Loader(
         WHERE org = ANY($1::text[]) AND kind = 'apikey' AND owner IS NULL AND role = 'Owner' AND '*' = ANY(scopes)
     ) AS admins ORDER BY key, member IS NULL, age""",
 )
-_ADMIN = "SELECT user_uuid, uid FROM credential_owners WHERE org = $1 AND role = 'Owner' ORDER BY uid LIMIT 1"
+_ADMIN = "SELECT user_uuid, name, uid FROM credential_owners WHERE org = $1 AND role = 'Owner' ORDER BY uid LIMIT 1"
 _ADOPT = "UPDATE tokens SET owner = $3 WHERE org = $1 AND principal = $2 AND kind = 'apikey' AND owner IS NULL"
-_KEEP_OPERATOR_KEY = f"""
-WITH earlier AS (
-    DELETE FROM tokens
-    WHERE org = $2 AND kind = 'apikey' AND name = '{_OPERATOR_KEY_NAME}' AND uid IS NULL AND hash <> $1
-)
-{INSERT_API_KEY}
-ON CONFLICT (hash) DO UPDATE SET principal = $3, name = $4, owner = $10, revoked_at = NULL
-"""  # noqa: S608 - constants
 _REVOKE_OTHERS = """
 UPDATE tokens SET revoked_at = $4
 WHERE org = $1 AND principal = $2 AND kind = 'apikey' AND hash <> $3 AND revoked_at IS NULL
@@ -87,7 +79,12 @@ async def bootstrap(
     beginning = _Beginning(
         org=org,
         user_uuid=user_uuid,
-        token_hash=TokenHasher(settings.secret_key).hash(token),
+        key=NewKey.of(
+            token,
+            TokenHasher(settings.secret_key).hash(token),
+            _ADMIN_KEY_NAME if given is None else OPERATOR_KEY_NAME,
+            kept_by_operator=given is not None,
+        ),
         organization=await server_object(ORGANIZATION, org, {}, label, now),
         project=await server_object(PROJECT, FIRST_PROJECT, {}, label, now),
         member=await server_object(MEMBER, FIRST_MEMBER, {"role": Role.OWNER.value}, label, now),
@@ -97,48 +94,43 @@ async def bootstrap(
     return BootstrapResult(org=org, project=FIRST_PROJECT, user_uuid=admin, token=told)
 
 
-async def keep_operator_key(database: Database, settings: Settings, clock: Clock, token: str) -> None:
+async def keep_operator_key(writer: Writer, database: Database, settings: Settings, token: str) -> None:
     """Let this key, which an operator keeps outside, be one of the first administrator; the one before it ends.
 
-    In one statement, so that there is always one that works; `bootstrap` must have run.
+    In one transaction, so that there is always one that works; `bootstrap` must have run.
     """
-    admin, member = await _first_admin(database)
-    token_hash = TokenHasher(settings.secret_key).hash(token)
-    row = (token_hash, FIRST_ORG, admin, _OPERATOR_KEY_NAME, ["*"], ["*"], clock.now(), None, None, member)
-    await execute(database, FIRST_ORG, _KEEP_OPERATOR_KEY, *row)
+    admin = await _first_admin(database)
+    await writer.write(KeepOperatorKey(admin, token, TokenHasher(settings.secret_key).hash(token)))
 
 
-async def issue_admin_key(database: Database, settings: Settings, clock: Clock) -> str:
+async def issue_admin_key(writer: Writer, database: Database, settings: Settings) -> str:
     """Another key of the first administrator, for when the first one was lost; `bootstrap` must have run."""
-    token, _, _ = await _issue(database, settings, clock)
+    token, _, _ = await _issue(writer, database, settings)
     return token
 
 
-async def rotate_admin_key(database: Database, settings: Settings, clock: Clock) -> str:
+async def rotate_admin_key(writer: Writer, database: Database, settings: Settings, clock: Clock) -> str:
     """A new key of the first administrator; all their other keys stop working."""
-    token, token_hash, admin = await _issue(database, settings, clock)
-    await execute(database, FIRST_ORG, _REVOKE_OTHERS, FIRST_ORG, admin, token_hash, clock.now())
+    token, token_hash, admin = await _issue(writer, database, settings)
+    await execute(database, FIRST_ORG, _REVOKE_OTHERS, FIRST_ORG, admin.user, token_hash, clock.now())
     return token
 
 
-async def _issue(database: Database, settings: Settings, clock: Clock) -> tuple[str, bytes, str]:
-    admin, member = await _first_admin(database)
+async def _issue(writer: Writer, database: Database, settings: Settings) -> tuple[str, bytes, Admin]:
+    admin = await _first_admin(database)
     token = new_api_key()
     token_hash = TokenHasher(settings.secret_key).hash(token)
-    await execute(database, FIRST_ORG, INSERT_API_KEY, *_key_row(token_hash, FIRST_ORG, admin, clock.now(), member))
+    name = f"{_ADMIN_KEY_NAME}-{token_hash.hex()[:8]}"
+    await writer.write(AddKey(admin, NewKey.of(token, token_hash, name)))
     return token, token_hash, admin
 
 
-async def _first_admin(database: Database) -> tuple[str, str]:
-    """User and Member of the first Owner of the first organisation."""
+async def _first_admin(database: Database) -> Admin:
+    """The first Owner of the first organisation."""
     rows = await database.fetch(_ADMIN, FIRST_ORG)
     if not rows:
         raise RuntimeError("there is no administrator yet: start the server once")
-    return rows[0]["user_uuid"], rows[0]["uid"]
-
-
-def _key_row(token_hash: bytes, org: str, user_uuid: str, now: datetime, member: str) -> tuple[object, ...]:
-    return (token_hash, org, user_uuid, _ADMIN_KEY_NAME, ["*"], ["*"], now, None, None, member)
+    return Admin(org=FIRST_ORG, user=rows[0]["user_uuid"], name=rows[0]["name"], uid=rows[0]["uid"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,13 +139,14 @@ class _Beginning:
 
     org: str
     user_uuid: str
-    token_hash: bytes
+    key: NewKey
     organization: Document
     project: Document
     member: Document
 
     def reads(self) -> Reads:
-        return Reads(keys=self._keys(), loads=((_ADMINS, self.org), owners_read(self.org)))
+        keys = (*self._keys(), self.key.object_key(self.org))
+        return Reads(keys=keys, loads=((_ADMINS, self.org), owners_read(self.org)))
 
     def _keys(self) -> tuple[Key, Key, Key]:
         return (
@@ -181,7 +174,7 @@ class _Beginning:
         add_member(tx, key, member)
         uid = member["metadata"]["uid"]
         if admin == self.user_uuid:
-            tx.execute(INSERT_API_KEY, _key_row(self.token_hash, self.org, admin, tx.now, uid))
+            add_key(tx, Admin(org=self.org, user=admin, name=key.name, uid=uid), self.key)
         else:
             tx.execute(_ADOPT, (self.org, admin, uid))
 

@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from controlplane.clock import parse_time
-from controlplane.errors import Cause, invalid
+from controlplane.errors import ApiError, Cause, Reason, invalid
 from controlplane.kinds.granting import check_given, check_reachable, has, may_not
 from controlplane.kinds.roles import SCOPES_OF_ROLE, Role
 from controlplane.machinery.conditions import Condition, Conditions, with_condition
@@ -39,6 +39,9 @@ ScopeText = Annotated[str, StringConstraints(pattern=SCOPE_PATTERN)]
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 WRITE_MEMBERS = "members:write"
 WRITE_SERVICE_ACCOUNTS = "serviceaccounts:write"
+KEPT_BY = "nodus.dev/kept-by"
+OPERATOR = "operator"
+"""The value of that annotation of a key that the server reads from its settings; no client may write it."""
 
 
 class APIKeySpec(ApiModel):
@@ -154,7 +157,21 @@ def _projects(spec: Document, caller: Caller | None) -> list[str]:
     return [ALL] if caller is None else sorted(caller.projects)
 
 
+def is_operators(document: Document) -> bool:
+    """Whether an operator keeps the key outside, from where each start takes it."""
+    return bool(document["metadata"].get("annotations", {}).get(KEPT_BY) == OPERATOR)
+
+
 def _scope_to_change(document: Document, caller: Caller) -> str:
+    if is_operators(document):
+        name = document["metadata"]["name"]
+        raise ApiError(
+            Reason.CONFLICT,
+            f'{API_KEY.plural}.nodus.dev "{name}" is kept by the operator of this server, whose next start would bring '
+            "it back",
+            subject=(API_KEY.plural, name),
+            fix="Have the operator change it where the server reads it (`operator_key` or `operator_key_file`).",
+        )
     if "serviceAccountName" in document["spec"]:
         return WRITE_SERVICE_ACCOUNTS
     return "" if document["status"].get("user") == caller.user_uuid else WRITE_MEMBERS

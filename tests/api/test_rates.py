@@ -119,7 +119,7 @@ async def test_one_class_of_one_credential_is_refused_and_nothing_else(slow: Ser
         assert (second.status_code, second.json()["details"]["rate"]) == (429, "watch")
     read = await slow.client.get(f"{PROJECT}/functions")
     assert (read.status_code, len(read.json()["items"])) == (200, 3)
-    other = await issue_admin_key(slow.core.database, slow.core.settings, slow.core.clock)
+    other = await issue_admin_key(slow.core.writer, slow.core.database, slow.core.settings)
     answer = await slow.client.post(f"{PROJECT}/functions", json=body, headers={"Authorization": f"Bearer {other}"})
     assert answer.status_code == 201
     for _ in range(5):

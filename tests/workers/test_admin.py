@@ -9,13 +9,16 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import SecretStr
 from typer.testing import CliRunner
 
+from activities.key_uses import KeyUses
 from controlplane.identity.authenticator import Authenticator
+from controlplane.identity.bootstrap import issue_admin_key
 from controlplane.identity.principal import Principal
 from controlplane.identity.tokens import new_api_key
 from controlplane.settings import Settings
-from tests.fixtures.app import ROOT, ServedApi
+from tests.fixtures.app import ROOT, ServedApi, api_settings, serve
 from tests.fixtures.commands import run_workers
 from tests.fixtures.eventually import eventually
 from workers.admin import app
@@ -101,6 +104,45 @@ async def test_what_cannot_be_done_is_told_with_what_would_help(api: ServedApi) 
         assert (found, words in " ".join(output.split())) == (code, True), output
 
 
+async def shows_the_operators_key_and_does_not_delete_it(database_url: str, data_dir: Path, token: str) -> None:
+    settings = api_settings(database_url, data_dir).model_copy(update={"secret_key": SecretStr("5c" * 32)})
+    keys = f"{ROOT}/apikeys"
+    async with serve(settings, key=token) as api:
+        [only] = (await api.client.get(keys)).json()["items"]
+        assert (only["metadata"]["name"], only["status"]["prefix"]) == ("operator", token[:12])
+        assert only["status"]["user"] == (await api.client.get("/auth/whoami")).json()["user"]
+        refused = await api.client.delete(f"{keys}/operator")
+        assert (refused.status_code, refused.json()["reason"]) == (409, "Conflict")
+        assert "kept by the operator of this server" in refused.json()["message"]
+        assert "operator_key_file" in refused.json()["fix"]
+        assert (await api.client.get("/auth/whoami")).status_code == 200
+
+
+async def test_the_first_key_is_listed_and_ends_with_its_object(api: ServedApi) -> None:
+    keys = f"{ROOT}/apikeys"
+    [first] = (await api.client.get(keys)).json()["items"]
+    assert (first["metadata"]["name"], first["status"]["prefix"]) == ("admin", api.key[:12])
+    uses = KeyUses(api.core.database, api.core.writer)
+
+    async def is_used() -> bool:
+        await uses.show()
+        return "lastUsedTime" in (await api.client.get(f"{keys}/admin")).json()["status"]
+
+    await eventually(is_used, within=60)
+    assert re.search(rf"^admin +{api.key[:12]} +\* +\* +never +20\S+ +20", await told(api, "keys"), re.MULTILINE)
+    issued = await issue_admin_key(api.core.writer, api.core.database, api.core.settings)
+    listed = [item["status"]["prefix"] for item in (await api.client.get(keys)).json()["items"]]
+    assert listed == [api.key[:12], issued[:12]]
+    other = {"Authorization": f"Bearer {issued}"}
+    assert (await api.client.delete(f"{keys}/admin", headers=other)).status_code == 200
+
+    async def is_unknown() -> bool:
+        return (await api.client.get("/auth/whoami")).status_code == 401
+
+    await eventually(is_unknown, within=60)
+    assert (await whoami(api, other)).status_code == 200
+
+
 async def test_an_operators_key_of_a_file_or_the_environment_is_the_administrators(
     database_url: str, tmp_path: Path
 ) -> None:
@@ -123,5 +165,6 @@ async def test_an_operators_key_of_a_file_or_the_environment_is_the_administrato
     assert known.role == "Owner"
     assert await initialise(settings, None, second) is None
     assert (await principal(first), await principal(second)) == (None, known)
+    await shows_the_operators_key_and_does_not_delete_it(database_url, tmp_path, second)
     code, output = await run_workers(database_url, "init", operator_key="short", **same)
     assert (code, "openssl rand" in output) == (2, True)

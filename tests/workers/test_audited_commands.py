@@ -35,11 +35,12 @@ async def test_commands_tell_what_they_changed_and_were_refused(api: ServedApi) 
         ("create", "acme", "Organization", "acme", 201),
         ("create", "acme", "Project", "default", 201),
         ("create", "acme", "Member", "admin", 201),
+        ("create", "acme", "APIKey", "admin", 201),
         ("run", "acme", "", "switches suspend acme --reason unpaid", 200),
         ("run", "default", "", "ledger grant 5 --name welcome", 200),
         ("run", "default", "", "admin revoke-key absent", 404),
     ]
-    assert {row["message"] for row in rows[:3]} == {"workers admin create-org acme"}
+    assert {row["message"] for row in rows[:4]} == {"workers admin create-org acme"}
     assert all(row["principal"] for row in rows)
     [key] = re.findall("NODUS_API_KEY=(.+)", output)
     assert key not in str(rows)

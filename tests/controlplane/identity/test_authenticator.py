@@ -303,14 +303,14 @@ async def test_a_project_deleted_by_the_administrator_does_not_come_back(plane: 
 
 
 async def test_a_lost_key_is_replaced_by_another_of_the_same_administrator(plane: Plane) -> None:
-    issued = await issue_admin_key(plane.database, plane.settings, plane.clock)
+    issued = await issue_admin_key(plane.writer, plane.database, plane.settings)
     assert (await plane.authenticate(bearer(issued))).user_uuid == plane.start.user_uuid
     assert await plane.authenticate(bearer(plane.start.token)) == plane.admin
 
 
 async def test_a_rotation_ends_every_older_key(plane: Plane) -> None:
-    issued = await issue_admin_key(plane.database, plane.settings, plane.clock)
-    rotated = await rotate_admin_key(plane.database, plane.settings, plane.clock)
+    issued = await issue_admin_key(plane.writer, plane.database, plane.settings)
+    rotated = await rotate_admin_key(plane.writer, plane.database, plane.settings, plane.clock)
     assert (await plane.authenticate(bearer(rotated))).user_uuid == plane.start.user_uuid
     for token in (issued, plane.start.token):
         with pytest.raises(ApiError):
