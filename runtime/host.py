@@ -102,6 +102,7 @@ class Host:
             reach=reach,
         )
         self._walls = site.walls
+        self._let_pass(site.workers / "warm")
         self._attempts = site.workers / "attempts"
         self._interpreters = site.interpreters
         self._environments = environments
@@ -120,6 +121,11 @@ class Host:
     async def environment_key(self, minor: str) -> str:
         """What tells the environment for a Python minor from all others; PythonMissingError without that Python."""
         return self._environments.key(await asyncio.to_thread(self._interpreters, minor))
+
+    def _let_pass(self, folder: Path) -> None:
+        """Let workers that are other users through to what is theirs in it, where no sandbox shows them that."""
+        if not self.confines and self.own_uids:
+            folder.chmod(0o711)
 
     @property
     def confines(self) -> bool:
@@ -153,8 +159,7 @@ class Host:
             raise ValueError(f"{attempt!r} cannot be an attempt's uid")
         directory = self._attempts / attempt
         directory.mkdir(mode=0o700, exist_ok=True)
-        if not self.confines and self.own_uids:
-            directory.chmod(0o711)  # its workers pass through it
+        self._let_pass(directory)
         return directory
 
     def remove_directory(self, attempt: str) -> None:

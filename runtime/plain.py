@@ -33,7 +33,7 @@ from runtime.places import Places
 from runtime.process import INIT_SOURCE, Command, Ending, ending_of, grant_orders, init_config, runs
 from runtime.sandbox import SandboxSpec, SandboxUnavailableError
 from runtime.templates import Template
-from runtime.uids import take_uid
+from runtime.uids import LEASE_FOLDER, take_uid
 
 START_SECONDS_MAX = 30
 _HOME = "home"
@@ -278,20 +278,20 @@ def _record(cell: Cell, pid: int) -> None:
     record.write_text(f"{pid} {strays.started_at(pid)} {uid}".strip())
 
 
-async def reap(folders: Iterable[Path]) -> None:
+async def reap(folders: Iterable[Path], leases: Path = LEASE_FOLDER) -> None:
     """End what workers of a node that died have left in these folders of cells, and remove their homes."""
     for folder in folders:
         for record in (*folder.glob(_RECORD), *folder.glob(f"*/{_RECORD}")):
-            await _reap(record.read_text().split())
+            await _reap(record.read_text().split(), leases)
         for home in (*folder.glob(_HOME), *folder.glob(f"*/{_HOME}")):
             await trees.to_end(shutil.rmtree, home, True)
 
 
-async def _reap(recorded: list[str]) -> None:
+async def _reap(recorded: list[str], leases: Path) -> None:
     match recorded:
         case [pid, started, *uids] if pid.isdigit():
             # Another server of this host may have the uid by now; then nothing of ours has it.
-            lease = take_uid(int(uids[0])) if uids else None
+            lease = take_uid(int(uids[0]), leases) if uids else None
             try:
                 if strays.started_at(int(pid)) == started:
                     strays.kill(int(pid), None)

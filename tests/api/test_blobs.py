@@ -117,6 +117,17 @@ async def test_a_worker_uploads_and_downloads_through_its_socket_only(
     assert (await bare.get(redirect.headers["location"])).content == content
 
 
+async def test_a_worker_without_a_sandbox_uploads_where_its_node_reaches_the_api(
+    api: ServedApi, worker: httpx.AsyncClient
+) -> None:
+    path = f"/blobs/v1/namespaces/{api.project_name}/uploads"
+    asked = {"sha256": digest_of(b"x"), "size": 1}
+    direct = await worker.post(path, json=asked, headers={"nodus-data-origin": "http://10.0.0.7:8080"})
+    assert direct.json()["url"].startswith("http://10.0.0.7:8080/blobs/v1/data/")
+    theirs = await api.client.post(path, json=asked, headers={"nodus-data-origin": "http://10.0.0.7:8080"})
+    assert "10.0.0.7" not in theirs.json()["url"]
+
+
 async def test_a_worker_gets_what_a_client_uploaded(
     api: ServedApi, worker: httpx.AsyncClient, bare: httpx.AsyncClient
 ) -> None:

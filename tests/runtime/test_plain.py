@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -13,15 +15,17 @@ from typing import Any
 
 import pytest
 
+from runtime import plain as plain_workers
 from runtime import strays
 from runtime.canary import Guarantees
 from runtime.host import Host, open_host
 from runtime.plans import EgressPlan, SidecarPlan, StartPlan
 from runtime.sandbox import SandboxUnavailableError
 from runtime.supervisor import Phase, WorkerReport, WorkerSupervisor
-from runtime.uids import FIRST_UID, UIDS_MAX
+from runtime.templates import worker_template
+from runtime.uids import FIRST_UID, UIDS_MAX, lease_uid
 from tests.fixtures.eventually import eventually
-from tests.runtime.conftest import LIMITS, Log
+from tests.runtime.conftest import LIMITS, OWN_MINOR, Log, kept_full
 from tests.runtime.scripted_api import ScriptedApi
 from tests.runtime.test_supervisor import APP, plan
 
@@ -52,7 +56,7 @@ async def opened(tmp_path: Path, open_folder: Path, api_url: str, **changes: Any
 
 @pytest.fixture
 async def plain(tmp_path: Path, open_folder: Path, api: ScriptedApi) -> AsyncIterator[Host]:
-    host = await opened(tmp_path, open_folder, api.url)
+    host = await opened(tmp_path, open_folder, api.url, warm_workers_max=1)
     yield host
     await host.close()
 
@@ -186,6 +190,49 @@ def target():
     open("left", "w").close()
     print(os.getuid(), flush=True)
 """
+
+
+async def test_a_worker_that_waited_serves_as_a_cold_one_does(
+    api: ScriptedApi, start: Start, log: Log, plain: Host
+) -> None:
+    source = "@app.function()\ndef target():\n    import os\n    print(os.getpid(), os.getcwd(), os.environ['GIVEN'])\n"
+    api.set_code({"app.py": APP + source})
+    api.call("one")
+    environment = await plain.environment(OWN_MINOR, print)
+    async with kept_full(plain, worker_template(environment, plain.limits.scratch_bytes_max)):
+        [waiting] = plain.warm._waiting
+        running = start(variables=[("GIVEN", "yes")])
+        await eventually(lambda: log.text("stdout"), within=90)
+        pid, directory, given = log.text("stdout")[0].split()
+        assert strays.members(waiting.process.pid, None) == [int(pid)]
+        assert (Path(directory), given) == (waiting.places.workspace, "yes")
+        running.supervisor.drain(None)
+        await ended(running)
+        assert not waiting.directory.exists()
+
+
+async def test_what_a_dead_node_left_is_ended_by_the_next_one_and_nothing_of_others(tmp_path: Path) -> None:
+    """Its init is gone as well, so that only the user tells whose process it is."""
+    with contextlib.ExitStack() as stack:
+        left, kept = (lease_uid(tmp_path / "leases") for _ in range(2))
+        stack.callback(kept.release)
+        processes = [
+            subprocess.Popen(["/bin/sleep", "3600"], user=lease.uid, group=lease.uid, start_new_session=True)
+            for lease in (left, kept)
+        ]
+        for process, lease in zip(processes, (left, kept), strict=True):
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            folder = tmp_path / "attempts" / f"att_{lease.uid}"
+            (folder / "home" / "workspace").mkdir(parents=True)
+            (folder / "process").write_text(f"999999999 1 {lease.uid}")
+        (tmp_path / "attempts" / "att_unwritten").mkdir()
+        (tmp_path / "attempts" / "att_unwritten" / "process").write_text("")
+        left.release()
+        await plain_workers.reap(sorted((tmp_path / "attempts").iterdir()), tmp_path / "leases")
+        assert processes[0].wait(60) == -9
+        assert processes[1].poll() is None
+        assert not (tmp_path / "attempts" / f"att_{left.uid}" / "home").exists()
 
 
 async def test_a_drained_worker_leaves_no_process_folder_or_user(
