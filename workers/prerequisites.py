@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from runtime.canary import Level
 from runtime.environments import EnvironmentFailedError, Environments
 from runtime.host import LOCK_FILE
 from runtime.pythons import PythonLocator, PythonMissingError, find_uv
@@ -20,11 +21,16 @@ UNSANDBOXED_ADVICE = (
 )
 
 
-def check_host(environ: Mapping[str, str], *, unsandboxed: bool = False) -> None:
-    """Raise StartError when this host cannot confine user code, because then nothing could be run; unless that is to
-    run `unsandboxed`."""
+def check_host(environ: Mapping[str, str], *, unsandboxed: bool = False, isolation_min: Level = "none") -> None:
+    """Raise StartError when this host cannot confine user code, because then nothing could be run; or when that is to
+    run `unsandboxed`, and `isolation_min` asks for more."""
     if sys.platform != "linux":
         raise StartError("nodus-server runs on Linux: run it in a Linux container or machine")
+    if unsandboxed and isolation_min != "none":
+        raise StartError(
+            "NODUS_SERVER_UNSANDBOXED=1 gives workers isolation level none, and NODUS_SERVER_ISOLATION_MIN asks for "
+            f"{isolation_min}: unset one of them"
+        )
     if unsandboxed:
         return
     try:

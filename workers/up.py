@@ -64,9 +64,9 @@ def run_up(options: UpOptions) -> int:
     folder = StateFolder(options.data_dir)
     try:
         folder.create()
-        unsandboxed = read_settings().unsandboxed
-        check_host(os.environ, unsandboxed=unsandboxed)
-        if unsandboxed:
+        given = read_settings()
+        check_host(os.environ, unsandboxed=given.unsandboxed, isolation_min=given.isolation_min)
+        if given.unsandboxed:
             progress.warn(
                 "workers run WITHOUT A SANDBOX and see the files and the network of this host: run only your own code"
             )

