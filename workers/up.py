@@ -155,8 +155,10 @@ class Machine:
             with step(f"API on {self._api_url}, node and control"):
                 # All at once: they wait for each other, and most of a start is loading libraries.
                 await self._start_together({name: self._process(name) for name in ("api", "node", "control")})
-            with step("environment for user code"):
-                gap = await environment
+            if not self._settings.unsandboxed:
+                with step("environment for user code"):
+                    await asyncio.wait([environment])
+            gap = await environment
         if gap is not None:
             self._progress.warn(gap)
 

@@ -213,6 +213,14 @@ def _owner_cell(document: Document, now: datetime) -> str | int:
     return f"{owners[0]['kind'].lower()}/{owners[0]['name']}" if owners else NOTHING
 
 
+def _exit_cell(document: Document, now: datetime) -> str | int:
+    status = document.get("status") or {}
+    if status.get("signal") is not None:
+        return f"signal {status['signal']}"
+    code = status.get("exitCode")
+    return NOTHING if code is None else str(code)
+
+
 ATTEMPT = Kind(
     kind="Attempt",
     plural="attempts",
@@ -229,6 +237,9 @@ ATTEMPT = Kind(
         REASON_COLUMN,
         Column("Offering", text_at("status.placement.offering"), "What it runs on."),
         AGE_COLUMN,
+        Column("Isolation", text_at("status.guarantees.level"), "How far its node confines it.", priority=1),
+        Column("Exit", _exit_cell, "What its process exited with, or the signal that ended it.", priority=1),
+        Column("Message", text_at("status.message"), "Why it ended, or what it is doing.", priority=1),
     ),
     short_names=("att",),
     selectable_fields=("status.phase", "status.reason"),

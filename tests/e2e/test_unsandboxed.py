@@ -90,6 +90,9 @@ async def test_it_says_loudly_what_it_does_and_each_attempt_says_what_holds(bare
     assert (guarantees["level"], guarantees["uid"], guarantees["network"]) == ("none", "per_attempt", "host")
     assert "no sandbox: code inside can" in guarantees["missing"][0]
     assert "filterSha256" not in guarantees
+    [heading, *rows] = bare.nodus("get", "attempts", "-o", "wide").splitlines()
+    assert "ISOLATION" in heading
+    assert any(" none " in f"{row} " for row in rows)
 
 
 async def test_an_exception_and_a_deadline_reach_the_caller(bare: System) -> None:
