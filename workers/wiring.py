@@ -36,7 +36,6 @@ from controlplane.settings import Settings
 from controlplane.store.cache import ObjectCache
 from controlplane.store.changes import ChangeFeed
 from controlplane.store.database import Database
-from controlplane.store.events import EventHook
 from controlplane.store.hooks import KindHooks
 from controlplane.store.objects import Objects
 from controlplane.store.server_clock import DatabaseClock
@@ -83,7 +82,6 @@ async def open_core(settings: Settings) -> AsyncIterator[Core]:
     # Every process that writes calls needs it, also one that serves no claims: it writes the rows of the queue.
     dispatcher = Dispatcher(cache, switches, waiting, settings)
     writer.add_hook(dispatcher)
-    writer.add_hook(EventHook())
     sealer = secret_sealer(settings)
     secrets = SecretReader(database, cache, sealer)
     async with contextlib.AsyncExitStack() as closing:

@@ -29,6 +29,7 @@ from controlplane.store import sql
 from controlplane.store.batch import Batch, Mark
 from controlplane.store.contract import BatchHook, Change, Key, Loader, Mutation, Reads
 from controlplane.store.database import DRIVER_ERRORS, Database, is_passing
+from controlplane.store.events import store_told
 
 if TYPE_CHECKING:
     Connection = asyncpg.Connection[asyncpg.Record]
@@ -151,6 +152,7 @@ class Committer:
         for hook in self.hooks:
             entered.append(hook)
             await hook.before_commit(batch, connection)
+        await store_told(batch)
         await _write(connection, batch)
         return xact, [logged.change for logged in batch.log]
 

@@ -6,22 +6,18 @@ workers fail all night has one line and not a thousand. Events are kept as long 
 last, and then swept.
 
 A mutation that knows beforehand what it may tell reads the Event (`event_key`, `record_repeated`); one that learns it
-from what it loaded leaves it to the hook (`tell`).
+from what it loaded leaves it to the committer (`tell`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from controlplane.clock import format_time
 from controlplane.ids import new_uid, sha256_hex
 from controlplane.machinery.kind import API_VERSION, Document
 from controlplane.store.contract import Key, Reads, Tx
-
-if TYPE_CHECKING:
-    from controlplane.store.contract import Connection
 
 NORMAL = "Normal"
 WARNING = "Warning"
@@ -64,23 +60,16 @@ def tell(tx: Tx, happening: Happening) -> None:
     tx.scratch(_TOLD).setdefault(event_key(happening), []).append(happening)
 
 
-class EventHook:
-    """Stores what mutations of a batch tell. A batch that tells nothing is not touched."""
-
-    async def before_commit(self, tx: Tx, connection: Connection) -> None:
-        told: dict[Key, list[Happening]] = tx.scratch(_TOLD)
-        if not told:
-            return
-        await tx.load(list(told))
-        for key, happenings in told.items():
-            for happening in happenings:
-                record_repeated(tx, key, happening)
-
-    def committed(self) -> None:
-        return None
-
-    def rolled_back(self) -> None:
-        return None
+async def store_told(tx: Tx) -> None:
+    """Store what mutations and hooks of a batch have told; asked once, after the last hook. Nothing told, nothing
+    read."""
+    told: dict[Key, list[Happening]] = tx.scratch(_TOLD)
+    if not told:
+        return
+    await tx.load(list(told))
+    for key, happenings in told.items():
+        for happening in happenings:
+            record_repeated(tx, key, happening)
 
 
 def record_repeated(tx: Tx, key: Key, happening: Happening) -> Document:
