@@ -87,6 +87,11 @@ ABILITIES: Mapping[str, Ability] = {
     "list what one may do": Ability(line="auth can-i --list", since=20, says=r"functions\.nodus\.dev"),
     "read a path": Ability(line="get --raw /apis/nodus.dev/v1", since=20, says="APIResourceList"),
     "list events": Ability(line="get events", since=20, says=""),
+    "read the audit log": Ability(
+        line="get auditevents --field-selector verb=create,object.kind=Function -o wide",
+        since=20,
+        says=r"NAME +PRINCIPAL +VERB +OBJECT[^\n]*\naud_\w+ +usr_\w+ +create +function/",
+    ),
 }
 
 
