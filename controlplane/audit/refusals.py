@@ -40,6 +40,7 @@ class AuditQueue:
         self._flush_seconds = settings.audit_flush_seconds
         self._waiting: dict[Hashable, AuditEntry] = {}
         self._lost = 0
+        self._flushing = asyncio.Lock()
 
     @property
     def waiting(self) -> int:
@@ -62,25 +63,34 @@ class AuditQueue:
         try:
             while True:
                 await asyncio.sleep(self._flush_seconds)
-                await self.flush()
+                # A write that is under way when the process stops is waited for: cut off, it would be told twice.
+                flushing = asyncio.create_task(self.flush(), name="audit flush")
+                await asyncio.shield(flushing)
         finally:
             await self.flush()
 
     async def flush(self) -> None:
-        """Write what waits now; while the database is away it goes on waiting."""
-        for _ in range(1 + len(self._waiting) // GROUP_EVENTS_MAX):
-            group = dict(list(self._waiting.items())[:GROUP_EVENTS_MAX])
-            lost = self._lost
-            if not group and not lost:
-                return
-            try:
-                await self._writer.write(RecordEntries([*group.values(), *self._told_lost(lost)]))
-            except ApiError as error:
-                log.warning("audit events wait for the database", waiting=len(self._waiting), error=error.message)
-                return
-            self._lost -= lost
-            for same, written in group.items():
-                self._forget(same, written)
+        """Write what waits now, after whoever is at it; while the database is away it goes on waiting."""
+        async with self._flushing:
+            for _ in range(1 + len(self._waiting) // GROUP_EVENTS_MAX):
+                if not await self._write_group():
+                    return
+
+    async def _write_group(self) -> bool:
+        """Write the oldest of what waits; whether there was something and it is stored."""
+        group = dict(list(self._waiting.items())[:GROUP_EVENTS_MAX])
+        lost = self._lost
+        if not group and not lost:
+            return False
+        try:
+            await self._writer.write(RecordEntries([*group.values(), *self._told_lost(lost)]))
+        except ApiError as error:
+            log.warning("audit events wait for the database", waiting=len(self._waiting), error=error.message)
+            return False
+        self._lost -= lost
+        for same, written in group.items():
+            self._forget(same, written)
+        return True
 
     def _forget(self, same: Hashable, written: AuditEntry) -> None:
         """Take out what was written; what was counted meanwhile waits for the next time."""

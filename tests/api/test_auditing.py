@@ -104,6 +104,8 @@ async def test_a_request_leaves_one_event_of_its_principal(project: ServedApi, a
     await project.function()
     await project.create("secrets", {"metadata": {"name": "hf"}, "spec": {"stringData": {"K": SECRET_TEXT}}})
     await project.create("serviceaccounts", {"metadata": {"name": "ci"}, "spec": {}})
+    # What an earlier test was refused for want of a key must not take this one in.
+    await project.deps.audit.flush()
     answer = await project.client.request(
         asked.method, asked.path.replace("{p}", project.project_name), json=asked.body, headers=asked.headers
     )

@@ -107,3 +107,18 @@ async def test_what_waits_when_a_process_stops_is_written(plane: Plane) -> None:
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert await counts(plane) == [("NotFound", 1)]
+
+
+async def test_two_that_write_at_once_and_a_stop_meanwhile_write_each_event_once(plane: Plane) -> None:
+    queue = AuditQueue(plane.writer, plane.settings.model_copy(update={"audit_flush_seconds": 0.001}), plane.clock)
+    running = asyncio.create_task(queue.run())
+    for number in range(50):
+        queue.add(refusal(plane, number))
+        await asyncio.gather(queue.flush(), queue.flush())
+    queue.add(refusal(plane, 50))
+    flushing = asyncio.create_task(queue.flush())
+    await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.gather(running, flushing, return_exceptions=True)
+    assert len(await counts(plane)) == 51
+    assert queue.waiting == 0
