@@ -16,7 +16,7 @@ import structlog
 
 from controlplane.audit.entries import ActorKind, AuditEntry, RecordEntries
 from controlplane.clock import Clock
-from controlplane.errors import ApiError
+from controlplane.errors import ApiError, Reason
 from controlplane.identity.bootstrap import FIRST_ORG
 from controlplane.settings import Settings
 from controlplane.store.writer import Writer
@@ -85,8 +85,14 @@ class AuditQueue:
         try:
             await self._writer.write(RecordEntries([*group.values(), *self._told_lost(lost)]))
         except ApiError as error:
-            log.warning("audit events wait for the database", waiting=len(self._waiting), error=error.message)
-            return False
+            if error.reason is not Reason.INTERNAL_ERROR:
+                log.warning("audit events wait for the database", waiting=len(self._waiting), error=error.message)
+                return False
+            # A bug: what cannot be stored must not keep the others waiting for ever.
+            log.error("audit events cannot be stored", events=len(group), error=error.debug)
+            self._waiting = {same: entry for same, entry in self._waiting.items() if same not in group}
+            self._lost += sum(entry.count for entry in group.values())
+            return True
         self._lost -= lost
         for same, written in group.items():
             self._forget(same, written)
@@ -101,7 +107,7 @@ class AuditQueue:
     def _told_lost(self, lost: int) -> Sequence[AuditEntry]:
         if not lost:
             return ()
-        told = f"{lost} events did not fit among the {self._entries_max} that may wait and are not kept"
+        told = f"{lost} events are not kept: only {self._entries_max} may wait, or they could not be stored"
         return (
             AuditEntry(
                 created_at=self._clock.now(), org=FIRST_ORG, kind="AuditEvent", verb="lose",

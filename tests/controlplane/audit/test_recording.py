@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -122,3 +123,12 @@ async def test_two_that_write_at_once_and_a_stop_meanwhile_write_each_event_once
     await asyncio.gather(running, flushing, return_exceptions=True)
     assert len(await counts(plane)) == 51
     assert queue.waiting == 0
+
+
+async def test_what_cannot_be_stored_is_counted_and_keeps_nothing_waiting(plane: Plane) -> None:
+    queue = AuditQueue(plane.writer, plane.settings, plane.clock)
+    queue.add(replace(refusal(plane, 1), request_id="\0"))
+    await queue.flush()
+    queue.add(refusal(plane, 2))
+    await queue.flush()
+    assert await counts(plane) == [("NotFound", 1), (LOST, 1)]
