@@ -6,6 +6,8 @@ a bounded number at a time. What is left, or lost with a process, is found by a 
 
 from __future__ import annotations
 
+import asyncio
+
 from activities.chores import Chore
 from controlplane.clock import Clock
 from controlplane.estimates.estimator import FUNCTION_KIND, Estimator
@@ -20,6 +22,8 @@ PER_TURN = 64
 """Functions; each costs three queries, and a write if its estimate changed."""
 REFRESH_SECONDS = 30.0
 """A price that changed is told this late; what a call is charged is decided when its worker starts."""
+_PLACED_PER_TURN = 16
+"""Functions placed before the event loop does something else: one takes milliseconds in a large book."""
 
 
 class EstimatesKeeper:
@@ -49,14 +53,22 @@ class EstimatesKeeper:
         now = self._clock.now()
         ended = await self._database.fetch(ENDED_SINCE, self._since, PER_TURN)
         due = [Key(FUNCTION_KIND, row["org"], row["project"], row["function"]) for row in ended]
-        due += [
-            key
-            for key, function in self._cache.of_kind(FUNCTION_KIND)
-            if is_priced_otherwise(function, self._placements.of(function["spec"]))
-        ][:PER_TURN]
+        due += await self._priced_otherwise()
         for key in dict.fromkeys(due):
             function = self._cache.get(key)
             quote = await self._estimator.quote(key, function) if function is not None else None
             if function is not None and quote is not None:
                 await self._writer.write(RefreshEstimate(key, function, quote.estimate))
         self._since = ended[-1]["last_end_at"] if len(ended) == PER_TURN else now
+
+    async def _priced_otherwise(self) -> list[Key]:
+        """Functions that were told another price; placing many takes a while, so others get their turns."""
+        found: list[Key] = []
+        for number, (key, function) in enumerate(self._cache.of_kind(FUNCTION_KIND)):
+            if len(found) == PER_TURN:
+                break
+            if number % _PLACED_PER_TURN == _PLACED_PER_TURN - 1:
+                await asyncio.sleep(0)
+            if is_priced_otherwise(function, self._placements.of(function["spec"])):
+                found.append(key)
+        return found

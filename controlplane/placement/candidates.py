@@ -52,6 +52,19 @@ def local_candidate(rate_micro_usd_per_hour: int, region_class: str, gpu: GpuDem
     return replace(own, gpu_count=gpu.count, gpu_variants=gpu.types, gpu_memory_bytes=gpu.memory_bytes_min, nvlink=True)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Offered:
+    """What a book offers: its classes, read once, since a large book is asked about with every new spec."""
+
+    version: str = ""
+    classes: Sequence[Candidate] = ()
+
+    @classmethod
+    def of(cls, book: PriceBook | None) -> Offered:
+        """What this book offers, nothing without one."""
+        return cls(version=book.version, classes=book_candidates(book)) if book is not None else cls()
+
+
 def book_candidates(book: PriceBook | None) -> Sequence[Candidate]:
     """The classes of a book, none without one."""
     return [_priced(offering) for offering in book.offerings] if book is not None else []

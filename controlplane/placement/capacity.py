@@ -14,10 +14,9 @@ from typing import Any
 
 from controlplane.kinds.accelerators import are_offered
 from controlplane.kinds.quotes import within_quote
-from controlplane.ledger.pricebook import PriceBook
 from controlplane.ledger.pricing import LOCAL, PER_SECOND, Billing, WorkerPrice
 from controlplane.machinery.quantities import format_duration, parse_duration
-from controlplane.placement.candidates import Candidate, book_candidates, local_candidate
+from controlplane.placement.candidates import Candidate, Offered, local_candidate
 from controlplane.placement.demand import Demand
 from controlplane.placement.filters import what_to_change
 from controlplane.placement.placing import Placed, place
@@ -75,13 +74,13 @@ class Capacity:
         return replace(self, placed=replace(self.placed, chosen=replace(self.chosen, rate_micro_usd_per_hour=rate)))
 
 
-def capacity_for(spec: Mapping[str, Any], book: PriceBook | None, flat: WorkerPrice, region_class: str) -> Capacity:
+def capacity_for(spec: Mapping[str, Any], offered: Offered, flat: WorkerPrice, region_class: str) -> Capacity:
     """Where workers of a Function with this canonical spec would run now. The same spec and prices give the same.
 
     `region_class` is that of the hosts which have the flat price.
     """
     demand, work_seconds = Demand.from_spec(spec), parse_duration(spec["timeout"])
-    classes, version = book_candidates(book), book.version if book is not None else ""
+    classes, version = offered.classes, offered.version
     if demand.gpu is not None and not are_offered(spec["resources"]["gpu"]):
         # Whatever a book says that there is, the operator does not offer these accelerators on the hosts.
         classes = [replace(candidate, available=False) for candidate in classes]

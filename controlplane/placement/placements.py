@@ -17,6 +17,7 @@ from controlplane.clock import Clock
 from controlplane.ledger.pricebook import PriceBook, book_at
 from controlplane.ledger.pricing import flat_price
 from controlplane.machinery.quantities import parse_money
+from controlplane.placement.candidates import Offered
 from controlplane.placement.capacity import Capacity, capacity_for
 from controlplane.settings import Settings
 
@@ -29,6 +30,7 @@ class Placements:
 
     def __init__(self, books: Sequence[PriceBook], settings: Settings, clock: Clock) -> None:
         self._books = {book.version: book for book in books}
+        self._offered = {book.version: Offered.of(book) for book in books}
         self._clock = clock
         self._flat = flat_price(settings.worker_rate_usd_per_hour)
         self._region_class = settings.host_region_class
@@ -63,5 +65,5 @@ class Placements:
         )
 
     def _place(self, version: str | None, asked: bytes) -> Capacity:
-        book = self._books[version] if version is not None else None
-        return capacity_for(orjson.loads(asked), book, self._flat, self._region_class)
+        offered = self._offered[version] if version is not None else Offered()
+        return capacity_for(orjson.loads(asked), offered, self._flat, self._region_class)

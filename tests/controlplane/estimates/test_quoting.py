@@ -25,6 +25,7 @@ from controlplane.ledger.pricebook import PriceBook
 from controlplane.ledger.pricing import PER_SECOND, Billing, call_charge_micro_usd, flat_price
 from controlplane.ledger.worker_accounts import FundingRules
 from controlplane.machinery.validation import judged_spec
+from controlplane.placement.candidates import Offered
 from controlplane.placement.capacity import capacity_for
 from tests.fixtures.app import FUNCTION
 
@@ -68,7 +69,7 @@ def facts(prices: PriceBook, **spec: Any) -> Facts:
     assert not causes
     return Facts(
         spec=whole,
-        capacity=capacity_for(whole, prices, flat_price("0.036"), "local"),
+        capacity=capacity_for(whole, Offered.of(prices), flat_price("0.036"), "local"),
         shares=whole["scaling"]["targetConcurrency"],
         cost=Amounts(p50_micro_usd=1, p90_micro_usd=2),
         source=Source.OWN,

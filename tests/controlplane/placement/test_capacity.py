@@ -13,6 +13,7 @@ from controlplane.ledger.pricebook import PriceBook
 from controlplane.ledger.pricing import flat_price
 from controlplane.machinery.quantities import format_money
 from controlplane.machinery.validation import judged_spec
+from controlplane.placement.candidates import Offered
 from controlplane.placement.capacity import Capacity, capacity_for
 from controlplane.placement.placements import Placements
 from controlplane.settings import Settings
@@ -42,7 +43,7 @@ def spec(resources: dict[str, Any] | None = None, **placement: Any) -> dict[str,
 
 
 def capacity(whole: dict[str, Any], prices: PriceBook | None, region_class: str = "local") -> Capacity:
-    return capacity_for(whole, prices, flat_price("0.036"), region_class)
+    return capacity_for(whole, Offered.of(prices), flat_price("0.036"), region_class)
 
 
 @pytest.mark.parametrize(
