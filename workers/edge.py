@@ -106,7 +106,7 @@ def _deps(core: Core, cancels: WaitingCancels) -> Deps:
     authenticate = Authenticator(core.database, core.settings, core.clock, joining)
     stopping = asyncio.Event()
     streams = Streams(authenticate.look_again, stopping, core.settings.streams_per_credential_max)
-    inspector = CallInspector(core.database, core.cache, core.settings, core.clock)
+    inspector = CallInspector(core.database, core.cache, core.placements, core.settings, core.clock)
     statements, grants = Statements(core.database, core.clock), Grants(core.database, core.clock)
     billing = BillingRoutes(statements, grants, Usage(core.database), core.settings, core.clock)
     logs = LogRoutes(reader, streams, core.settings)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING
 
 from controlplane.calls.looks import Look
 from controlplane.calls.outcomes import duration_seconds
@@ -17,9 +19,13 @@ from controlplane.calls.wants import Want
 from controlplane.kinds.quotes import within_quote
 from controlplane.ledger.limits import Limit, labels_of_work
 from controlplane.ledger.pricing import most_micro_usd
-from controlplane.ledger.reservations import Reservations
+from controlplane.ledger.reservations import LIMIT_ROWS, Reservations, remaining
+from controlplane.machinery.quantities import format_money
 from controlplane.settings import Settings
 from controlplane.store.contract import Document
+
+if TYPE_CHECKING:
+    from controlplane.store.contract import Connection
 
 
 class Funding:
@@ -81,3 +87,28 @@ def most_of_call(document: Document, rate_micro_usd_per_hour: int, shares: int, 
 def waits_for(limit: Limit) -> str:
     """What a call says that waits for room in this limit."""
     return f"waits for money: {limit.told} has no room for what a run may cost; it goes on when the limit is raised"
+
+
+async def lacking_money(
+    connection: Connection, limits: Sequence[Limit], needed_micro_usd: int, now: datetime
+) -> str | None:
+    """What a person is told of a call that one of these limits has no room for now, with the amounts; None when all
+    have room."""
+    blocking = [limit for limit in limits if limit.blocks and needed_micro_usd]
+    if not blocking:
+        return None
+    fetched = await connection.fetch(LIMIT_ROWS.sql, [limit.id for limit in blocking])
+    rows = {row["key"]: dict(row) for row in fetched}
+    for limit in blocking:
+        found = [rows[limit.id]] if limit.id in rows else []
+        held = found[0]["held_micro_usd"] if found else 0
+        left = remaining(limit, found, now) - held
+        if left < needed_micro_usd:
+            needed, whole = format_money(needed_micro_usd), format_money(limit.limit_micro_usd)
+            runs = f", with {format_money(held)} USD of it held for what runs" if held else ""
+            rest = format_money(max(0, left))
+            return (
+                f"waits for money: a run may cost {needed} USD and {limit.told} has {rest} USD left of its {whole} USD"
+                f"{runs}. {limit.fix}"
+            )
+    return None

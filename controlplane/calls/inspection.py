@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from controlplane.calls.charges import TRANSFERS, TRANSFERS_MAX, CallTransfer, charges_status
+from controlplane.calls.funding import lacking_money, most_of_call
 from controlplane.calls.rows import CallRow, CallState
 from controlplane.calls.selection import engine_lag
 from controlplane.calls.shown import view
@@ -25,6 +26,8 @@ from controlplane.capacity.rows import WorkerQueries
 from controlplane.clock import Clock
 from controlplane.errors import not_found
 from controlplane.images.use import image_use
+from controlplane.ledger.limits import SpendingLimits, labels_of_work
+from controlplane.placement.placements import Placements
 from controlplane.settings import Settings
 from controlplane.store.cache import ObjectCache
 from controlplane.store.contract import Document, Key
@@ -110,9 +113,13 @@ SELECT doc #>> '{status,message}' FROM objects WHERE kind = 'Attempt' AND org = 
 class CallInspector:
     """Answers the questions, from one database."""
 
-    def __init__(self, database: Database, cache: ObjectCache, settings: Settings, clock: Clock) -> None:
+    def __init__(
+        self, database: Database, cache: ObjectCache, placements: Placements, settings: Settings, clock: Clock
+    ) -> None:
         self._database = database
         self._cache = cache
+        self._placements = placements
+        self._limits = SpendingLimits(cache)
         self._settings = settings
         self._clock = clock
         self._workers = WorkerQueries(database)
@@ -146,7 +153,7 @@ class CallInspector:
         async with self._database.snapshot() as connection:
             document, row = await _call(connection, key)
             if row is not None and row.state in WAITING_STATES:
-                seen = await self._look(connection, row)
+                seen = await self._look(connection, row, document)
         if seen is not None and seen.function is not None and not seen.pool.ready:
             uid, image = seen.row.function_uid, image_use(seen.row.function_key, seen.function, self._cache)
             revision = pool_revision(seen.function, image)
@@ -156,7 +163,7 @@ class CallInspector:
         late_seconds = self._settings.engine_answer_seconds_max
         return view("FunctionCallWait", document, wait_status(document, seen, self._clock.now(), late_seconds))
 
-    async def _look(self, connection: Connection, row: CallRow) -> Seen:
+    async def _look(self, connection: Connection, row: CallRow, document: Document) -> Seen:
         settings, now = self._settings, self._clock.now()
         function = self._cache.get(row.function_key)
         if function is not None and function["metadata"]["uid"] != row.function_uid:
@@ -190,7 +197,19 @@ class CallInspector:
             queued=await connection.fetchval(QUEUED, row.function_uid),
             last=LastDispatch(**dict(last)) if last is not None else None,
             lag_calls=lag_calls,
+            unpaid=None if function is None else await self._unpaid(connection, row, document, function),
         )
+
+    async def _unpaid(self, connection: Connection, row: CallRow, document: Document, function: Document) -> str | None:
+        """For which limit of spending the call waits, with the amounts as of now; None when all have room for it."""
+        labels = labels_of_work(function["metadata"].get("labels"), document["metadata"].get("labels"))
+        limits = [limit for limit in self._limits.of(row.function_key) if limit.covers(labels)]
+        if not limits:
+            return None
+        rate = self._placements.of(function["spec"]).rate_micro_usd_per_hour
+        shares = function["spec"].get("scaling", {}).get("targetConcurrency", 1)
+        needed = most_of_call(document, rate, shares, self._settings)
+        return await lacking_money(connection, limits, needed, self._clock.now())
 
     async def _lag(self, connection: Connection) -> tuple[int, bool]:
         """Calls ahead of the engine, up to a bound, and whether they use up the budget (`calls/dispatcher.py`)."""

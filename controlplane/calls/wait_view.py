@@ -19,6 +19,8 @@ from controlplane.capacity.patience import queue_patience, waits_since
 from controlplane.clock import format_time, parse_time
 from controlplane.store.contract import Document
 
+_BEFORE_MONEY = frozenset({WaitReason.FUNCTION_DELETED, WaitReason.FUNCTION_STOPPED, WaitReason.MAX_COST_REACHED})
+"""What must change before it matters whether the call can be paid for."""
 WAITING_STATES = frozenset({CallState.QUEUED, *PENDING_STATES})
 
 
@@ -58,6 +60,8 @@ class Seen:
     queued: int
     last: LastDispatch | None
     lag_calls: int | None
+    unpaid: str | None = None
+    """For which limit of spending it waits, in a sentence."""
 
 
 def wait_status(document: Document, seen: Seen | None, now: datetime, late_seconds: float) -> Document:
@@ -69,6 +73,8 @@ def wait_status(document: Document, seen: Seen | None, now: datetime, late_secon
     if row.state is CallState.QUEUED:
         reason = queue_reason(seen.pool)
         message = sentence(reason, seen.pool, seen.place, now)
+        if seen.unpaid is not None and reason not in _BEFORE_MONEY:
+            reason, message = WaitReason.UNFUNDED, seen.unpaid
         since, not_before = _offered_at(row, last), None
     else:
         reason, message = _pending(row, last, now, late_seconds)

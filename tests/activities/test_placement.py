@@ -49,7 +49,9 @@ async def test_a_function_that_no_host_will_do_for_says_what_to_change_and_runs_
     offered_world: ControlWorld,
 ) -> None:
     world = offered_world
-    inspector = CallInspector(world.core.database, world.core.cache, world.core.settings, world.core.clock)
+    inspector = CallInspector(
+        world.core.database, world.core.cache, world.core.placements, world.core.settings, world.core.clock
+    )
     await world.function(placement={"regions": ["eu"]})
     name = await world.call()
 

@@ -35,7 +35,7 @@ async def test_a_pool_says_which_quota_keeps_it_from_growing_and_grows_once_ther
     await world.function("f", resources={"cpu": "1"}, scaling={"maxWorkers": 5, "scaledownWindow": "0s"})
     await world.function("g", resources={"cpu": "1"})
     running = [await world.call("f") for _ in range(4)]
-    inspector = CallInspector(core.database, core.cache, core.settings, core.clock)
+    inspector = CallInspector(core.database, core.cache, core.placements, core.settings, core.clock)
 
     async def told(function: str) -> Document | None:
         found = await condition(world, function)

@@ -8,7 +8,11 @@ import pytest
 
 from controlplane.capacity.revision import pool_revision
 from controlplane.images.use import CATALOG
+from controlplane.machinery.quantities import format_money
+from controlplane.store.contract import Document
+from tests.controlplane.calls.test_budgets import budget
 from tests.fixtures.calls import raised, said, succeeded
+from tests.fixtures.eventually import eventually
 from tests.fixtures.inspecting import Inspecting, attach, bring_down, lose
 
 
@@ -165,6 +169,31 @@ async def test_beyond_the_lag_budget_a_call_waits_for_its_workflow(inspecting: I
     )
     await attach(calls, name)
     assert (await inspecting.wait(name))["reason"] != "EngineLagging"
+
+
+async def test_a_call_that_no_limit_has_room_for_waits_for_money(
+    inspecting: Inspecting,
+) -> None:
+    calls = inspecting.calls
+    most = (20 + calls.settings.deadline_grace_seconds) * 10
+    await budget(calls, most)
+    first, second = await calls.create("s", "s", timeout="20s")
+    worker, idle = await calls.worker(), await calls.worker()
+    assert await worker.take() == [first]
+    assert await idle.take() == []
+
+    async def told() -> Document | None:
+        found = await inspecting.wait(second)
+        return found if found["reason"] == "Unfunded" else None
+
+    found = await eventually(told, within=60)
+    assert found["message"].startswith(
+        f"waits for money: a run may cost {format_money(most)} USD and budget/b has 0.00 USD left of its "
+        f"{format_money(most)} USD, with {format_money(most)} USD of it held for what runs. Raise `spec.limitUSD`"
+    )
+    assert found["funded"]["status"] == "False"
+    await inspecting.change_function(state="Stopped")
+    assert (await inspecting.wait(second))["reason"] == "FunctionStopped"
 
 
 async def test_an_ended_call_waits_for_nothing(inspecting: Inspecting) -> None:
