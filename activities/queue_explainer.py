@@ -13,8 +13,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from controlplane.calls.explaining import ExplainCalls, Explanation, WaitingCall, late_decisions, queue_heads
+from controlplane.calls.explaining import (
+    ExplainCalls,
+    Explanation,
+    QueuePlace,
+    WaitingCall,
+    late_decisions,
+    queue_heads,
+    queued_after,
+)
 from controlplane.calls.queries import CallQueries
+from controlplane.calls.transitions import WAITS_FOR_MONEY
 from controlplane.calls.waits import Pool, WaitReason, pool_of, queue_reason, stored_message
 from controlplane.capacity.function_status import Observation
 from controlplane.capacity.rows import AttemptState, LiveWorker
@@ -32,6 +41,8 @@ class _Told:
     message: str
     since: float
     told_at: float = float("-inf")
+    walk: QueuePlace | None = None
+    """How far all calls have been told that money is what they wait for; None before that is so, and when all have."""
 
 
 class QueueExplainer:
@@ -57,10 +68,14 @@ class QueueExplainer:
         pool = self._pool(function, seen, workers)
         message = stored_message(queue_reason(pool), pool)
         told = self._told.setdefault(uid, _Told(message, at))
+        lacks_money = queue_reason(pool) in WAITS_FOR_MONEY
+        if told.message != message or told.told_at < told.since:
+            told.walk = QueuePlace() if lacks_money else None
         if told.message != message:
             told.message, told.since = message, at
         settings = self._settings
-        due = max(told.since + settings.wait_message_settle_seconds, told.told_at + settings.wait_message_seconds)
+        pause = settings.wait_message_seconds if told.walk is None else settings.wait_message_settle_seconds
+        due = max(told.since + settings.wait_message_settle_seconds, told.told_at + pause)
         if at < due:
             return due
         told.told_at = at
@@ -69,7 +84,11 @@ class QueueExplainer:
             self._database, uid, settings.wait_message_sessions_max, settings.wait_message_calls_max
         )
         await self._tell([_explained(call, pool, lags=lags) for call in heads])
-        return at + settings.wait_message_seconds
+        if told.walk is not None:
+            most = settings.wait_message_unfunded_calls_max
+            calls, told.walk = await queued_after(self._database, uid, told.walk, most)
+            await self._tell([_explained(call, pool, lags=lags) for call in calls])
+        return at + (settings.wait_message_seconds if told.walk is None else settings.wait_message_settle_seconds)
 
     async def explain_late_decisions(self) -> None:
         """Tell calls between two dispatches that the engine, which should offer them again, does not answer."""

@@ -36,6 +36,12 @@ class FundingSettings(BaseSettings):
     worker_hold_renew_seconds: int = Field(
         default=30, ge=0, description="A hold is renewed this long before it is used up: a controller may restart."
     )
+    wait_message_unfunded_calls_max: int = Field(
+        default=200,
+        ge=1,
+        description="Calls of one queue that are told at once that they wait for money; each may be a write, and "
+        "the rest follows a moment later.",
+    )
     teardown_seconds_max: int = Field(
         default=45,
         ge=0,

@@ -2,6 +2,8 @@
 
 A queue may be long and its reason may change, so only calls that are next are told: the first few of the sessions whose
 turn comes first. The others keep what they were told when they were created, and are told anew when they come forward.
+Want of money is the exception: it may last, and whoever asks for calls that are not funded wants all of them, so the
+queue is walked once from one end to the other, some calls at a time.
 `activities/queue_explainer.py` decides when; a call that says the right thing already is not written.
 """
 
@@ -34,6 +36,19 @@ CROSS JOIN LATERAL (
 ) AS c
 JOIN objects o ON o.kind = 'FunctionCall' AND o.org = c.org COLLATE "C" AND o.project = c.project COLLATE "C"
     AND o.name = c.name COLLATE "C" AND o.uid = c.uid
+"""
+
+QUEUED_AFTER = """
+SELECT c.uid, c.org, c.project, c.name, c.state, c.has_workflow, c.suspect, c.retries, c.recoveries, c.updated_at,
+    o.doc -> 'status' AS status, c.session, c.priority, c.seq
+FROM (
+    SELECT * FROM calls
+    WHERE function_uid = $1 AND state = 'queued' AND seq >= 0 AND (session, priority, seq) > ($2, $3, $4)
+    ORDER BY session, priority, seq LIMIT $5
+) AS c
+JOIN objects o ON o.kind = 'FunctionCall' AND o.org = c.org COLLATE "C" AND o.project = c.project COLLATE "C"
+    AND o.name = c.name COLLATE "C" AND o.uid = c.uid
+ORDER BY c.session, c.priority, c.seq
 """
 
 # Calls with a decision to make that the engine has not heard of, and those whose waiting workflow was not told.
@@ -118,6 +133,27 @@ async def queue_heads(
     """The calls of a Function that are next."""
     records = await database.fetch(HEADS, function_uid, sessions_max, calls_per_session_max)
     return [WaitingCall.from_record(record) for record in records]
+
+
+@dataclass(frozen=True)
+class QueuePlace:
+    """Where a walk through the queue of a Function is: behind the call with these columns."""
+
+    session: str = ""
+    priority: int = -1
+    seq: int = -1
+
+
+async def queued_after(
+    database: Database, function_uid: str, after: QueuePlace, limit: int
+) -> tuple[list[WaitingCall], QueuePlace | None]:
+    """Queued calls of a Function behind this place, and where the walk goes on, None at its end."""
+    records = await database.fetch(QUEUED_AFTER, function_uid, after.session, after.priority, after.seq, limit)
+    calls = [WaitingCall.from_record(record) for record in records]
+    if len(records) < limit:
+        return calls, None
+    last = records[-1]
+    return calls, QueuePlace(last["session"], last["priority"], last["seq"])
 
 
 async def late_decisions(database: Database, before: datetime, limit: int) -> list[WaitingCall]:

@@ -25,6 +25,7 @@ async def poor_world(temporal: EmbeddedTemporal, database_url: str, tmp_path: Pa
     """A control process of an organisation that may spend what it was granted, and was granted nothing; holds are
     short."""
     holds = {"worker_hold_seconds": 8, "worker_hold_seconds_min": 4, "worker_hold_renew_seconds": 6}
+    holds["wait_message_unfunded_calls_max"] = 7
     async with open_world(temporal, database_url, tmp_path, **holds) as world:
         await set_floor(world.core.database, ORG, 0)
         async with world.running():
@@ -76,6 +77,19 @@ async def test_calls_wait_for_money_and_say_so_and_go_on_when_it_comes(poor_worl
 
     cost = await eventually(holds, within=WITHIN_SECONDS)
     assert cost["fundedUntilTime"]
+
+
+async def test_every_call_that_waits_for_money_says_so_however_many_there_are(poor_world: ControlWorld) -> None:
+    world = poor_world
+    await world.function()
+    # The first of them are taken before anybody looked whether they can be paid, and more than one turn tells.
+    names = [await world.call(session=f"s{number % 3}") for number in range(40)]
+
+    async def all_say_so() -> bool:
+        statuses = [await world.status("FunctionCall", name) for name in names]
+        return all(funded(status) == ("False", "Unfunded") for status in statuses)
+
+    await eventually(all_say_so, within=WITHIN_SECONDS, every=0.5)
 
 
 async def test_a_warm_worker_goes_when_its_money_ends_and_another_comes_with_the_next(
