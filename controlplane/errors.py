@@ -41,6 +41,9 @@ class Reason(Enum):
     INSUFFICIENT_CREDITS = Row(
         "InsufficientCredits", 402, _F, "Add credit, or wait until running work releases its holds."
     )
+    ARREARS_OUTSTANDING = Row(
+        "ArrearsOutstanding", 402, _F, "Ask whoever runs this server for credit of at least what is owed."
+    )
     FORBIDDEN = Row("Forbidden", 403, _F, "Use a key that has the scope or project the message names.")
     COMPUTE_SUSPENDED = Row("ComputeSuspended", 403, _F, "Ask the operator of this server why, and to lift it.")
     WORKER_NOT_ALLOWED = Row("WorkerNotAllowed", 403, _F, "Only this Function's own workers may claim its calls.")

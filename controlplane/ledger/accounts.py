@@ -140,6 +140,18 @@ async def read_balance(database: Database, org: str) -> Balance:
     return balance_of(dict(row))
 
 
+_ARREARS = """
+SELECT org, debits_micro_usd - credits_micro_usd AS arrears FROM ledger_accounts
+WHERE class = 'credits' AND floor_micro_usd IS NOT NULL AND debits_micro_usd > credits_micro_usd
+ORDER BY org LIMIT 10000
+"""
+
+
+async def read_arrears(database: Database) -> dict[str, int]:
+    """The organisations whose credit is limited and that were charged more than they had, with how much (micro-USD)."""
+    return {row["org"]: row["arrears"] for row in await database.fetch(_ARREARS)}
+
+
 async def balance_of_org(connection: Connection, org: str) -> Balance:
     """The balance as the transaction of `connection` sees it."""
     [row] = await connection.fetch(_BALANCES, [org])

@@ -4,7 +4,8 @@ A row that exists is a switch that is on. Every process reads the few rows twice
 switch works everywhere within a second and costs a request nothing; while the database is away, what was read last
 counts. `controlplane/admission.py` asks about new objects, the dispatcher about calls, the autoscaler about workers:
 while its compute is suspended an organisation's calls wait, no worker is started, and those that run end what they have
-in hand and leave. `python -m workers switches` turns them.
+in hand and leave. `python -m workers switches` turns them. What an organisation owes works like a switch that its
+ledger turns, and is read with them: no new calls until it is paid.
 """
 
 from __future__ import annotations
@@ -21,10 +22,14 @@ import structlog
 from controlplane.audit.commands import execute
 from controlplane.errors import ApiError, Reason
 from controlplane.identity.bootstrap import FIRST_ORG
+from controlplane.ledger.accounts import read_arrears
+from controlplane.machinery.quantities import format_money
 from controlplane.store.database import DRIVER_ERRORS, Database
 
 log = structlog.get_logger(__name__)
 
+CALL_KIND = "FunctionCall"
+"""What is refused while its organisation owes."""
 COMPUTE_KINDS = frozenset({"Function", "FunctionCall", "Image"})
 """Kinds that make the server run something."""
 _READ = "SELECT switch, subject, reason, since FROM operator_switches ORDER BY switch, subject LIMIT 10000"
@@ -84,6 +89,7 @@ class Switches:
         self._database = database
         self._poll_seconds = poll_seconds
         self._on: Mapping[Switch, Mapping[str, SwitchedOn]] = {switch: {} for switch in Switch}
+        self._arrears: Mapping[str, int] = {}
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -113,6 +119,13 @@ class Switches:
                 Reason.COMPUTE_SUSPENDED,
                 f'an operator has suspended the compute of the organisation "{org}": {suspended.reason}',
             )
+        if kind == CALL_KIND and org in self._arrears:
+            owed = format_money(self._arrears[org])
+            return ApiError(
+                Reason.ARREARS_OUTSTANDING,
+                f'the organisation "{org}" owes {owed} USD: it was charged for more than it had credit for',
+                details={"arrearsUSD": owed},
+            )
         return None
 
     def is_suspended(self, org: str) -> bool:
@@ -127,6 +140,7 @@ class Switches:
 
     async def _read(self) -> None:
         found = await read_switches(self._database)
+        self._arrears = await read_arrears(self._database)
         on = {switch: {each.subject: each for each in found if each.switch is switch} for switch in Switch}
         if on != self._on:
             log.warning("switches", on=[f"{each.switch} {each.subject}: {each.reason}" for each in found])

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from controlplane.ledger.credits import GrantCredit
+from tests.api.test_billing import Charge
 from tests.fixtures.app import NEW_CALL, NEW_FUNCTION, ServedApi, serve
 from tests.fixtures.commands import command, run_workers
 from tests.fixtures.eventually import eventually
@@ -88,3 +90,18 @@ async def test_a_rehearsal_is_refused_as_the_create_would_be(served: ServedApi) 
 async def test_only_what_clients_create_can_be_paused(database_url: str, word: str) -> None:
     code, told = await run_workers(database_url, "switches", "pause", word)
     assert (code, "must be one of" in told) == (2, True), told
+
+
+async def test_an_organisation_that_owes_creates_no_calls_until_it_is_paid(served: ServedApi) -> None:
+    await served.core.writer.write(GrantCredit("default", "welcome", 100, ""))
+    await served.core.writer.write(Charge(1, "f", 30, "default", {}))
+    # Whoever hosts for himself has no limit, and owes nobody.
+    assert await reason_of(served, "functioncalls", NEW_CALL) == ""
+    await command(served, "ledger", "limit")
+    await becomes(served, "functioncalls", NEW_CALL, "ArrearsOutstanding")
+    answer = await served.client.post(f"{served.path}/functioncalls", json=NEW_CALL)
+    assert (answer.status_code, answer.json()["details"]["arrearsUSD"]) == (402, "0.0002")
+    assert "credit" in answer.json()["fix"]
+    assert await reason_of(served, "functions", NEW_FUNCTION) == ""
+    await command(served, "ledger", "grant", "0.0002", "--name", "paid")
+    await becomes(served, "functioncalls", NEW_CALL, "")
