@@ -147,6 +147,8 @@ CENT_SETTINGS = {
     "worker_rate_usd_per_hour": "0.216",
     "teardown_seconds_max": "2",
 }
+WORKER_MICRO_USD = (5 + 2) * 60
+"""The least that a worker reserves there: with less left none is started any more."""
 CENT_SPEC = {"timeout": "30s", "scaling": {"maxWorkers": 2, "targetConcurrency": 3, "scaledownWindow": "60s"}}
 SPENDING = """
 SELECT spent_micro_usd, held_micro_usd, (SELECT COALESCE(sum(t.amount_micro_usd), 0)::bigint FROM ledger_transfers t
@@ -194,7 +196,10 @@ async def test_a_map_of_500_calls_never_passes_a_cent_while_everything_is_killed
 
         async def is_over() -> bool:
             found = await looked()
-            return found is not None and not found["workers"] and found["spent_micro_usd"] > CENT_MICRO_USD // 2
+            left = CENT_MICRO_USD if found is None else CENT_MICRO_USD - found["spent_micro_usd"]
+            return (
+                found is not None and not found["workers"] and not found["held_micro_usd"] and left < WORKER_MICRO_USD
+            )
 
         async with revived(cluster):
             for tenth, victim in enumerate(("worker", "api-1", "worker", "control-1", "worker"), start=1):
