@@ -23,7 +23,7 @@ from runtime.launching import Launcher, SandboxLauncher
 from runtime.python_copies import reachable
 from runtime.pythons import Interpreter, PythonLocator
 from runtime.sandbox import SandboxUnavailableError, Tools
-from runtime.uids import FIRST_UID
+from runtime.uids import spare_uid
 
 SOCKET_PATH_BYTES_MAX = 107
 """Of the kernel. A worker without a sandbox connects to a path of the host, not to one that is short inside."""
@@ -66,14 +66,10 @@ async def walled_site(
     """The site of a host that confines workers. Raises SandboxUnavailableError."""
     tools = sandbox.find_tools(environ)
     interpreter = await asyncio.to_thread(locator.locate, _own_minor())
-    guarantees = await canary.prove(
-        tools,
-        uid=FIRST_UID if os.geteuid() == 0 else None,
-        interpreter=interpreter,
-        cgroups=cgroups,
-        directory=directory,
-        wanted=wanted,
-    )
+    with spare_uid() as uid:
+        guarantees = await canary.prove(
+            tools, uid=uid, interpreter=interpreter, cgroups=cgroups, directory=directory, wanted=wanted
+        )
     (directory / "attempts").mkdir(exist_ok=True, mode=0o700)
     return Site(
         walls=Walls(tools=tools, egress=EgressGate(tools, interpreter, cgroups, egress)),

@@ -7,8 +7,10 @@ two servers on it never use the same, and a server that dies gives all of its ba
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +39,18 @@ def lease_uid(folder: Path = LEASE_FOLDER) -> UidLease:
         if lease is not None:
             return lease
     raise RuntimeError(f"all {UIDS_MAX} user ids for workers are in use on this host")
+
+
+@contextlib.contextmanager
+def spare_uid() -> Iterator[int | None]:
+    """A uid for one short proof; None where this process is not root. It is leased like others: whatever has the uid of
+    a worker that ends may be ended with it."""
+    lease = lease_uid() if os.geteuid() == 0 else None
+    try:
+        yield None if lease is None else lease.uid
+    finally:
+        if lease is not None:
+            lease.release()
 
 
 def take_uid(uid: int, folder: Path = LEASE_FOLDER) -> UidLease | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from runtime.environments import EnvironmentFailedError, Environments
 from runtime.host import LOCK_FILE
 from runtime.pythons import PythonLocator, PythonMissingError, find_uv
 from runtime.sandbox import SandboxUnavailableError, check, find_tools
-from runtime.uids import FIRST_UID
+from runtime.uids import spare_uid
 from workers.state import StartError
 
 UNSANDBOXED_ADVICE = (
@@ -34,7 +33,9 @@ def check_host(environ: Mapping[str, str], *, unsandboxed: bool = False, isolati
     if unsandboxed:
         return
     try:
-        check(find_tools(environ), FIRST_UID if os.geteuid() == 0 else None)
+        tools = find_tools(environ)
+        with spare_uid() as uid:
+            check(tools, uid)
     except SandboxUnavailableError as error:
         raise StartError(f"user code cannot be confined on this host: {error}. {UNSANDBOXED_ADVICE}") from error
 
