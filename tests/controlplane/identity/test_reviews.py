@@ -69,7 +69,10 @@ def asked(text: str, namespace: str = "default", name: str = "") -> Attributes:
         (user("*", projects=("default",)), asked("delete projects", name="other"), False),
         (user("*", projects=("default",)), asked("list projects"), True),
         (user("functioncalls:write"), asked("create functions/calls"), True),
-        (user("*:read"), asked("get *"), True),
+        # The audit log is not among what a scope for all reads covers.
+        (user("*:read"), asked("get *"), False),
+        (user("*:read", "auditevents:read"), asked("get *"), True),
+        (user("*:read"), asked("list auditevents"), False),
         (user("*:read"), asked("list events."), True),
         (WORKER, asked("create functions/claims", name="f"), True),
         (WORKER, asked("create functions/claims", name="g"), False),
