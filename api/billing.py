@@ -27,6 +27,7 @@ from controlplane.ledger.grants import Grants
 from controlplane.ledger.periods import Range, parse_range
 from controlplane.ledger.statements import NEWEST, Cursor, Statements
 from controlplane.ledger.usage import Usage, group_keys
+from controlplane.machinery.documents import value_at
 from controlplane.machinery.kind import Document, Kind
 from controlplane.resources import Page
 from controlplane.resources.continuation import ContinueTokens
@@ -129,7 +130,6 @@ class BillingRoutes:
             _require_all(projects)
             return await self._account(org)
         if kind == CREDIT_GRANT.kind:
-            _require_all(projects)
             return await self._grants.document(org, name)
         return None
 
@@ -158,7 +158,6 @@ class BillingRoutes:
     async def _accounts(
         self, selection: Selection, within: Range, limit: int, after: str
     ) -> tuple[list[Document], str]:
-        _require_all(_projects(selection))
         return [await self._account(selection.org)], ""
 
     async def _account(self, org: str) -> Document:
@@ -167,8 +166,11 @@ class BillingRoutes:
     async def _credit_grants(
         self, selection: Selection, within: Range, limit: int, after: str
     ) -> tuple[list[Document], str]:
-        _require_all(_projects(selection))
-        made = await self._grants.documents(selection.org)
+        made = [
+            grant
+            for grant in await self._grants.documents(selection.org)
+            if all((str(value_at(grant, term.path) or "") == term.value) is term.equal for term in selection.fields)
+        ]
         start = int(after or 0)
         return made[start : start + limit], str(start + limit) if len(made) > start + limit else ""
 

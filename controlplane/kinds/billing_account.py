@@ -90,7 +90,7 @@ BILLING_ACCOUNT = Kind(
         Subresource("deals", ("get", "create"), "Partner offers; answers PaymentsNotConfigured."),
     ),
     project_field="",
-    verbs_of_all_projects=frozenset({Verb.PATCH}),
+    verbs_of_all_projects=frozenset({Verb.LIST, Verb.PATCH}),
     scope_resource="billing",
 )
 

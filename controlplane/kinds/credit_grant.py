@@ -59,6 +59,8 @@ CREDIT_GRANT = Kind(
         Column("Reason", text_at("spec.reason"), "Why it was given.", priority=1),
     ),
     short_names=("grt",),
+    selectable_fields=("spec.source",),
     project_field="",
+    verbs_of_all_projects=frozenset({Verb.GET, Verb.LIST}),
     scope_resource="billing",
 )

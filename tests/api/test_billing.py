@@ -212,6 +212,8 @@ async def test_grants_of_credit_tell_what_became_of_them(ledger: ServedApi) -> N
     assert welcome["spec"]["reason"] == "for a start"
     assert await read(ledger, "creditgrants/welcome") == welcome
     assert (await ledger.client.get(f"{ROOT}/creditgrants/nobody")).status_code == 404
+    for selector, count in (("spec.source=Operator", 2), ("spec.source!=Operator", 0)):
+        assert len((await read(ledger, "creditgrants", params={"fieldSelector": selector}))["items"]) == count
     first = await read(ledger, "creditgrants", params={"limit": "1"})
     rest = await read(ledger, "creditgrants", params={"limit": "1", "continue": first["metadata"]["continue"]})
     assert [*first["items"], *rest["items"]] == items
@@ -222,7 +224,8 @@ async def test_grants_of_credit_tell_what_became_of_them(ledger: ServedApi) -> N
         "expirationTime": later["spec"]["expirationTime"], "remainingUSD": later["status"]["remainingUSD"],
     }  # fmt: skip
     limited = await key(ledger, ["billing:read"], ["other"])
-    assert (await ledger.client.get(f"{ROOT}/creditgrants/welcome", headers=limited)).status_code == 403
+    for path in ("creditgrants", "creditgrants/welcome", "billingaccounts"):
+        assert (await ledger.client.get(f"{ROOT}/{path}", headers=limited)).status_code == 403
 
 
 async def test_money_is_shown_to_those_who_may_see_it(ledger: ServedApi) -> None:

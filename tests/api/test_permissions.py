@@ -70,7 +70,8 @@ WHOLE_ORGANISATION = {
     "invites": ("create", "delete"),
     "apikeys": ("get", "list", "watch", "patch", "update"),
     "budgets": ("create", "patch", "update", "delete", "deletecollection"),
-    "billingaccounts": ("patch",),
+    "billingaccounts": ("list", "patch"),
+    "creditgrants": ("get", "list"),
     "topups": ("create",),
 }
 """What a key for some projects may not do, whatever its scopes."""
