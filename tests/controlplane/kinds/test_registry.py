@@ -12,8 +12,11 @@ from controlplane.machinery.meta import is_reserved, select_fields
 from tests.fixtures.admission import NOW, ProjectInMemory, call_body, function_body
 
 ROWS = pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.kind)
-ABOUT_NO_PROJECT = {"Offering", "Organization", "Member", "APIKey", "BillingAccount", "CreditGrant", "TopUp"}
+ABOUT_PEOPLE = {"Organization", "Member", "Invite", "APIKey", "SSHKey"}
+ABOUT_NO_PROJECT = ABOUT_PEOPLE | {"Offering", "BillingAccount", "CreditGrant", "TopUp"}
 ABOUT_MONEY = {"BillingAccount", "Budget", "CreditGrant", "TopUp", "Transaction", "UsageRecord"}
+SCOPE_WORDS = {**dict.fromkeys(ABOUT_MONEY, "billing"), "Invite": "members"}
+"""Of kinds whose scopes are not called as they are."""
 ONE_OR_NONE = {"BillingAccount", "TopUp"}
 """Kinds with at most one object, which is named and not selected."""
 READABLE_BY_ALL = {"Attempt", "Event", "Offering"}
@@ -23,6 +26,9 @@ VERBS = {
     # Each delete is judged by the object.
     "Member": ALL_VERBS - {Verb.DELETE_COLLECTION},
     "APIKey": ALL_VERBS - {Verb.DELETE_COLLECTION},
+    "SSHKey": ALL_VERBS - {Verb.DELETE_COLLECTION},
+    # Another one is made instead of changing it.
+    "Invite": READ_VERBS | {Verb.CREATE, Verb.DELETE},
     # No object of these is stored, so none is watched; some verbs answer that no payment is taken.
     "BillingAccount": {Verb.GET, Verb.LIST, Verb.PATCH},
     "CreditGrant": {Verb.GET, Verb.LIST},
@@ -64,6 +70,16 @@ WRITTEN_BY_THE_SERVER: dict[str, dict[str, Any]] = {
         "metadata": {"name": "project-ml", "creationTimestamp": "2026-11-29T11:17:42Z"},
         "spec": {"project": "ml", "limits": {"workers": "4"}},
         "status": {"used": {"workers": "1"}},
+    },
+    "Invite": {
+        "metadata": {"name": "ada", "creationTimestamp": "2026-11-29T11:17:42Z"},
+        "spec": {"email": "ada@example.com", "role": "Member"},
+        "status": {"phase": "Pending", "expirationTime": "2026-12-06T11:17:42Z"},
+    },
+    "SSHKey": {
+        "metadata": {"name": "laptop", "creationTimestamp": "2026-11-29T11:17:42Z"},
+        "spec": {"publicKey": "ssh-ed25519 AAAA"},
+        "status": {"user": "usr_1", "fingerprint": "SHA256:abc"},
     },
     "Event": {
         "metadata": {"name": "evt_1", "creationTimestamp": "2026-11-29T11:17:42Z"},
@@ -139,7 +155,7 @@ def test_names_that_commands_take_are_unambiguous() -> None:
 
 @ROWS
 def test_a_row_says_who_may_read_it(kind: Kind) -> None:
-    word = "billing" if kind.kind in ABOUT_MONEY else kind.plural
+    word = SCOPE_WORDS.get(kind.kind, kind.plural)
     assert kind.scope_resource == (None if kind.kind in READABLE_BY_ALL else word)
     assert kind.verbs == VERBS.get(kind.kind, READ_VERBS if kind.kind in READABLE_BY_ALL else ALL_VERBS)
 
@@ -204,7 +220,7 @@ async def test_the_status_of_a_new_object_is_one_of_its_model(name: str, memory:
 
 def test_what_is_about_no_single_project_belongs_to_the_organisation() -> None:
     of_org = {kind.kind for kind in KINDS.values() if kind.scope is Scope.ORG}
-    assert of_org == {"Project", "Event", "Offering", "Organization", "Member", "APIKey", "AuditEvent", *ABOUT_MONEY}
+    assert of_org == {"Project", "Event", "Offering", "Quota", "AuditEvent", *ABOUT_PEOPLE, *ABOUT_MONEY}
 
 
 def test_what_outlives_its_delete_is_held_by_a_finalizer() -> None:
@@ -248,6 +264,10 @@ def test_a_field_repeated_as_a_label_can_be_selected_and_the_label_is_the_server
 def test_a_key_of_some_projects_writes_nothing_that_is_the_organisations(kind: Kind) -> None:
     writes = kind.verbs - READ_VERBS
     # Projects are judged by their name, keys by what they are given and whose they are.
-    judged = {"Project": writes - {Verb.CREATE}, "APIKey": {Verb.CREATE, Verb.DELETE}}.get(kind.kind, set())
+    judged = {
+        "Project": writes - {Verb.CREATE},
+        "APIKey": {Verb.CREATE, Verb.DELETE},
+        "SSHKey": writes,
+    }.get(kind.kind, set())
     if kind.scope is Scope.ORG:
         assert writes - judged <= kind.verbs_of_all_projects
