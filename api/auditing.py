@@ -3,7 +3,7 @@
 `Edge` describes each request here, by its method and path alone, before it is routed: a refusal can come from anywhere.
 What changes objects gets its events with the changes themselves (`controlplane/audit/requests.py`); what is refused, or
 told for another reason, is queued when its answer begins. Reads, and what workers and nodes report all day, are told
-only when they are refused for lack of a credential or a permission; reads of Secrets always (decision 0042).
+only when they are refused for lack of a credential or a permission; reads of Secrets always (decision 0041).
 """
 
 from __future__ import annotations

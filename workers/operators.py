@@ -1,4 +1,4 @@
-"""Whose command this process runs, for the audit log (decision 0042)."""
+"""Whose command this process runs, for the audit log (decision 0041)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """how the time of a worker is rounded up at its end; those that live now are charged by the second
 
-Revision: 0017, after 0013.
+Revision: 0017, after 0016.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = '0017'
-down_revision = '0013'
+down_revision = '0016'
 branch_labels = None
 depends_on = None
 

@@ -1,6 +1,6 @@
 """the audit log
 
-Revision: 0014, after 0012.
+Revision: 0013, after 0012.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
-revision = '0014'
+revision = '0013'
 down_revision = '0012'
 branch_labels = None
 depends_on = None

@@ -1,6 +1,6 @@
 """people by the name that an identity provider has for them, and the projects that bound them
 
-Revision: 0019, after 0017.
+Revision: 0018, after 0017.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
-revision = '0019'
+revision = '0018'
 down_revision = '0017'
 branch_labels = None
 depends_on = None

@@ -1,6 +1,6 @@
 """logins of people through a page, by which a program gets a key
 
-Revision: 0015, after 0014.
+Revision: 0014, after 0013.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
-revision = '0015'
-down_revision = '0014'
+revision = '0014'
+down_revision = '0013'
 branch_labels = None
 depends_on = None
 

@@ -1,6 +1,6 @@
 """what workers and blobs take, for quotas; workers that live already count as workers and take nothing else
 
-Revision: 0016, after 0015.
+Revision: 0015, after 0014.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = '0016'
-down_revision = '0015'
+revision = '0015'
+down_revision = '0014'
 branch_labels = None
 depends_on = None
 

@@ -1,6 +1,6 @@
 """credit: what workers reserve of limits of spending, and grants of credit that expire
 
-Revision: 0013, after 0016.
+Revision: 0016, after 0015.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = '0013'
-down_revision = '0016'
+revision = '0016'
+down_revision = '0015'
 branch_labels = None
 depends_on = None
 
