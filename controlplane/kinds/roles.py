@@ -24,8 +24,10 @@ class Role(StrEnum):
     OWNER = "Owner"
 
 
-WORK = ("apikeys", "apps", "functioncalls", "functions", "images", "secrets", "sshkeys", "volumes")
-"""What a Member may write: what work is made of, and keys of their own."""
+OWN = ("apikeys", "sshkeys")
+"""What everybody may write, of themselves: a login makes both, a logout deletes the first."""
+WORK = ("apps", "functioncalls", "functions", "images", "secrets", "volumes")
+"""What a Member may write: what work is made of."""
 ADMINISTRATION = ("billing", "members", "projects", "quotas", "serviceaccounts")
 """What an Admin may write as well."""
 
@@ -36,9 +38,9 @@ def _writes(*resources: str) -> frozenset[str]:
 
 SCOPES_OF_ROLE: Mapping[Role, frozenset[str]] = MappingProxyType(
     {
-        Role.VIEWER: frozenset({ALL_READS}),
-        Role.MEMBER: frozenset({ALL_READS}) | _writes(*WORK),
-        Role.ADMIN: frozenset({ALL_READS}) | READS_APART | _writes(*WORK, *ADMINISTRATION),
+        Role.VIEWER: frozenset({ALL_READS}) | _writes(*OWN),
+        Role.MEMBER: frozenset({ALL_READS}) | _writes(*OWN, *WORK),
+        Role.ADMIN: frozenset({ALL_READS}) | READS_APART | _writes(*OWN, *WORK, *ADMINISTRATION),
         Role.OWNER: frozenset({ALL}),
     }
 )

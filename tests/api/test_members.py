@@ -35,7 +35,7 @@ async def change(api: ServedApi, name: str, role: str, headers: dict[str, str] |
 
 
 async def test_whoami_tells_the_role_and_what_it_leaves_of_a_key(api: ServedApi) -> None:
-    for role, scopes in (("Viewer", {"*:read"}), ("Owner", {"*"})):
+    for role, scopes in (("Viewer", {"*:read", "apikeys:write", "sshkeys:write"}), ("Owner", {"*"})):
         _, headers = await member(api, role)
         told = (await api.client.get("/auth/whoami", headers=headers)).json()
         assert (told["role"], set(told["scopes"])) == (role, scopes)

@@ -56,9 +56,10 @@ OTHER_SCOPES = {
     ("functions", "cancels"): "claim",
 }
 """What subresources need that differs from their kind."""
-_WORK = ("apps", "functions", "functioncalls", "images", "secrets", "apikeys", "sshkeys")
+_OWN = ("apikeys", "sshkeys")
+_WORK = ("apps", "functions", "functioncalls", "images", "secrets", *_OWN)
 WRITES = {
-    Role.VIEWER: (),
+    Role.VIEWER: _OWN,
     Role.MEMBER: _WORK,
     Role.ADMIN: (*_WORK, "projects", "members", "serviceaccounts", "billing"),
     Role.OWNER: (*_WORK, "projects", "members", "serviceaccounts", "billing", "organizations"),

@@ -146,3 +146,14 @@ async def test_the_command_line_invites(laptop: ClientSide) -> None:
         in (done.stdout + done.stderr)
     )
     assert made["spec"]["projects"] == ["default"]
+
+
+async def test_a_viewer_logs_in_as_well(laptop: ClientSide) -> None:
+    _, headers = await member(laptop.api, "Viewer", "vera")
+    process, url = await _begin(laptop)
+    browser = Browser()
+    page = await browser.send(await browser.open(url), credential=headers["Authorization"].removeprefix("Bearer "))
+    assert "Approved" in (await browser.send(page, decision="approve")).text
+    code, told = await _end(process)
+    assert code == 0, told
+    assert "Logged out" in str(await nodus(laptop, "logout"))
