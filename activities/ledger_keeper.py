@@ -9,6 +9,7 @@ from __future__ import annotations
 import structlog
 
 from activities.chores import Chore
+from controlplane import metrics
 from controlplane.clock import Clock
 from controlplane.identity.bootstrap import FIRST_ORG
 from controlplane.ledger.grants import Grants, LapseGrants
@@ -56,7 +57,10 @@ class LedgerKeeper:
 
     async def audit(self) -> None:
         """Add up what was written since the last time, and tell what does not balance."""
-        for breach in await self._auditor.look():
+        breaches = await self._auditor.look()
+        metrics.add("nodus_ledger_audits_total")
+        metrics.add("nodus_ledger_breaches_total", len(breaches))
+        for breach in breaches:
             log.critical("the ledger does not balance", rule=breach.rule, told=breach.told, org=breach.org)
             await self._writer.write(TellBreach(breach))
 

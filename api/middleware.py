@@ -26,6 +26,7 @@ from api.bodies import BODY_SECONDS_MAX
 from api.deps import CREDENTIAL, PRINCIPAL, REQUEST_ID, Deps
 from api.errors import from_http_status, internal_error, status_response
 from api.rates import ALLOWANCE, Rates
+from controlplane import metrics
 from controlplane.audit.requests import AUDITED, AuditedRequest
 from controlplane.errors import ApiError, Reason
 from controlplane.identity.oidc import is_user_token
@@ -36,6 +37,9 @@ log = structlog.get_logger("api")
 
 _CLIENT_CLOSED_REQUEST = 499
 """What proxies log for a client that left before its answer."""
+
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 def new_request_id() -> str:
@@ -96,7 +100,11 @@ class Edge:
             log.exception("request failed", request_id=request_id, method=scope["method"], path=path, error=repr(error))
             if not status:
                 await self._answer(internal_error(), scope, receive, send_named)
-        self._log(scope, path, status, time.monotonic() - started)
+        seconds = time.monotonic() - started
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        metrics.add("nodus_requests_total", method=method, status=str(status))
+        metrics.add("nodus_request_seconds_total", seconds, method=method)
+        self._log(scope, path, status, seconds)
 
     async def _admit(self, scope: Scope, audited: AuditedRequest) -> None:
         """Say who asks; raises the refusal of a caller that is unknown or asks too often."""

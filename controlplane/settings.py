@@ -18,10 +18,11 @@ from controlplane.audit_settings import AuditSettings
 from controlplane.edge_settings import EdgeSettings
 from controlplane.funding_settings import FundingSettings
 from controlplane.login_settings import LoginSettings
+from controlplane.metrics_settings import MetricsSettings
 from controlplane.oidc_settings import OidcSettings
 
 
-class Settings(EdgeSettings, FundingSettings, AuditSettings, LoginSettings, OidcSettings):
+class Settings(EdgeSettings, FundingSettings, AuditSettings, LoginSettings, OidcSettings, MetricsSettings):
     """Settings of all processes; each uses the part it needs."""
 
     model_config = SettingsConfigDict(env_prefix="NODUS_SERVER_", frozen=True, extra="ignore")

@@ -25,6 +25,7 @@ from activities.audit_keeper import AuditKeeper
 from activities.autoscaler import Autoscaler
 from activities.budgets import BudgetKeeper
 from activities.calls import CallActivities
+from activities.census import CENSUS_SECONDS, Census
 from activities.chores import Keeper
 from activities.controller_contract import ControllerName
 from activities.controllers import ControllerActivities, ControllerLoop, Together
@@ -48,6 +49,7 @@ from controlplane.errors import ApiError
 from controlplane.ledger.worker_accounts import FundingRules
 from controlplane.settings import Settings
 from workers.heap import keep
+from workers.metrics_server import metrics_served
 from workers.sandbox import production_runner
 from workers.watchdog import watch
 from workers.wiring import Core, open_core
@@ -78,7 +80,8 @@ async def run_control(settings: Settings) -> None:
     async with open_core(settings) as core:
         client = await connected(settings, stop)
         if client is not None:
-            await serve(core, client, stop)
+            with metrics_served(settings, core.writer.stats):
+                await serve(core, client, stop)
     log.info("stopped")
 
 
@@ -121,6 +124,7 @@ async def serve(core: Core, client: Client, stop: asyncio.Event) -> None:
             asyncio.create_task(_repeat(control.keeper.keep, KEEP_SECONDS), name="engine keeper"),
             asyncio.create_task(watch(client, core.settings.canary_seconds), name="watchdog"),
             asyncio.create_task(core.feed.ended(), name="feed watch"),
+            asyncio.create_task(_repeat(Census(core.database).take, CENSUS_SECONDS), name="census"),
         ]
         log.info("started", temporal=core.settings.temporal_address)
         stopped = asyncio.create_task(stop.wait())

@@ -54,6 +54,7 @@ from controlplane.settings import Settings
 from controlplane.store.changes import ChangeFeed
 from controlplane.store.database import Database
 from controlplane.store.watch import Watches
+from workers.metrics_server import metrics_served
 from workers.wiring import Core, open_core
 
 RELEASE = "0.1.0"
@@ -64,7 +65,8 @@ RELEASE = "0.1.0"
 async def open_api(settings: Settings) -> AsyncIterator[tuple[ASGIApp, ChangeFeed, Callable[[], None]]]:
     """The application, the feed that it cannot do without, and what to call when the process was asked to stop."""
     async with open_core(settings) as core, open_edge(core) as (deps, stop):
-        yield create_app(deps), core.feed, stop
+        with metrics_served(settings, core.writer.stats):
+            yield create_app(deps), core.feed, stop
 
 
 @contextlib.asynccontextmanager

@@ -189,13 +189,18 @@ class Machine:
         ready = {"api": self._api_is_ready, "control": self._control_is_ready, "node": self._node_is_ready}[name]
         return ServerProcess(
             name,
-            environment=self._environment,
+            environment={**self._environment, **self._metrics(name)},
             log=self._folder.logs / f"{name}.log",
             ready=ready,
             ready_seconds_max=READY_SECONDS_MAX,
             stop_seconds=STOP_SECONDS + (self._settings.node_stop_seconds if name == "node" else 0),
             inherit=(self._lock,),
         )
+
+    def _metrics(self, name: str) -> Mapping[str, str]:
+        """Two processes of one machine cannot share the operator's port."""
+        port = self._settings.metrics_port
+        return {f"{PREFIX}METRICS_PORT": str(port + 1)} if port and name == "control" else {}
 
     async def _api_is_ready(self, pid: int) -> bool:
         return await api_is_ready(self._ports["http"])

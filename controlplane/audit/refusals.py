@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import structlog
 
+from controlplane import metrics
 from controlplane.audit.entries import ActorKind, AuditEntry, RecordEntries
 from controlplane.clock import Clock
 from controlplane.errors import ApiError, Reason
@@ -94,6 +95,7 @@ class AuditQueue:
             self._lost += sum(entry.count for entry in group.values())
             return True
         self._lost -= lost
+        metrics.add("nodus_audit_events_lost_total", lost)
         for same, written in group.items():
             self._forget(same, written)
         return True

@@ -134,6 +134,8 @@ SELECT org || '/' || project AS project, count(*) AS live, count(*) FILTER (WHER
 FROM attempts WHERE state <> 'finished' AND node = $1 GROUP BY org, project
 """
 
+_COUNT_BY_STATE = "SELECT state, count(*) AS workers FROM attempts WHERE state <> 'finished' GROUP BY state"
+
 _FUNCTIONS_WITH_WORKERS = "SELECT DISTINCT function_uid FROM attempts WHERE state <> 'finished'"
 
 _WITHOUT_WORKFLOW = f"""
@@ -206,6 +208,10 @@ class WorkerQueries:
             starting=sum(record["starting"] for record in records),
             staying={record["project"]: record["staying"] for record in records if record["staying"]},
         )
+
+    async def count_by_state(self) -> dict[str, int]:
+        """How many live workers are in each state that any is in."""
+        return {record["state"]: record["workers"] for record in await self._database.fetch(_COUNT_BY_STATE)}
 
     async def functions_with_workers(self) -> set[str]:
         """Uids of Functions that have a live worker, whether they still exist or not."""

@@ -12,6 +12,7 @@ from controlplane.ledger.accounts import read_balance
 from controlplane.ledger.credits import GrantCredit
 from controlplane.ledger.grants import Grants
 from controlplane.ledger.holds import EndHold, HoldOrder, PlaceHold
+from controlplane.metrics import REGISTRY
 from tests.fixtures.calls import ORG, Calls
 
 
@@ -73,6 +74,7 @@ async def test_the_database_refuses_that_more_lapses_than_was_granted_or_before_
 async def test_a_ledger_that_does_not_balance_is_told_once_and_counted(calls: Calls) -> None:
     calls.verified = False
     keeper = LedgerKeeper(calls.database, calls.writer, calls.clock)
+    counted = REGISTRY.get_sample_value("nodus_ledger_breaches_total") or 0
     await calls.writer.write(GrantCredit(ORG, "welcome", 5, ""))
     await keeper.audit()
     assert await events(calls) == []
@@ -85,3 +87,4 @@ async def test_a_ledger_that_does_not_balance_is_told_once_and_counted(calls: Ca
     [(told, count)] = await events(calls)
     assert "credits/acme tells credits of 0.000006 USD and its transfers 0.000005 USD" in told
     assert count == 2
+    assert REGISTRY.get_sample_value("nodus_ledger_breaches_total") == counted + 2
