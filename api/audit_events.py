@@ -18,13 +18,13 @@ from controlplane.errors import ApiError, Reason, not_found
 from controlplane.identity.principal import Principal
 from controlplane.kinds.audit_event import AUDIT_EVENT
 from controlplane.ledger.periods import parse_range
-from controlplane.ledger.statements import NEWEST
 from controlplane.machinery.kind import Document, Kind
 from controlplane.resources import Page
 from controlplane.resources.continuation import ContinueTokens
 from controlplane.resources.listing import parse_count
 from controlplane.settings import Settings
 from controlplane.store.contract import Key, Selection
+from controlplane.store.numbered import NEWEST
 from controlplane.store.selection import named
 
 EVENTS_MAX = 1_000

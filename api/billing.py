@@ -25,7 +25,7 @@ from controlplane.kinds.transaction import TRANSACTION
 from controlplane.kinds.usage_record import USAGE_RECORD
 from controlplane.ledger.grants import Grants
 from controlplane.ledger.periods import Range, parse_range
-from controlplane.ledger.statements import NEWEST, Cursor, Statements
+from controlplane.ledger.statements import Cursor, Statements
 from controlplane.ledger.usage import Usage, group_keys
 from controlplane.machinery.documents import value_at
 from controlplane.machinery.kind import Document, Kind
@@ -34,6 +34,7 @@ from controlplane.resources.continuation import ContinueTokens
 from controlplane.resources.listing import parse_count
 from controlplane.settings import Settings
 from controlplane.store.contract import Key, Selection
+from controlplane.store.numbered import NEWEST
 from controlplane.store.selection import named
 
 ITEMS_MAX = 1_000

@@ -66,6 +66,15 @@ async def readable(descriptor: int) -> None:
         loop.remove_reader(descriptor)
 
 
+async def first_word(descriptor: int) -> bytes:
+    """What init says first; ValueError when it ended, and its sandbox with it, without having said anything."""
+    await readable(descriptor)
+    told = os.read(descriptor, PIPE_BYTES_MAX)
+    if not told:
+        raise ValueError("it ended before the worker began")
+    return told
+
+
 async def write_all(descriptor: int, content: bytes) -> None:
     """Write everything, as fast as the other end takes it; OSError when that is gone."""
     left = memoryview(content)

@@ -28,7 +28,7 @@ import structlog
 from runtime import sandbox, strays, trees
 from runtime.cells import Cell
 from runtime.networks import HeldNetwork
-from runtime.pipes import PIPE_BYTES_MAX, Descriptors, readable, what_is_left, write_all
+from runtime.pipes import Descriptors, first_word, readable, what_is_left, write_all
 from runtime.places import Places
 from runtime.process import INIT_SOURCE, Command, Ending, ending_of, grant_orders, init_config, runs
 from runtime.sandbox import SandboxSpec, SandboxUnavailableError
@@ -135,10 +135,7 @@ class PlainProcess:
 
     async def begun(self) -> None:
         """Wait for init's first word; ValueError when it ended without one."""
-        await readable(self._status)
-        self._told = os.read(self._status, PIPE_BYTES_MAX)
-        if not self._told:
-            raise ValueError("it ended before the worker began")
+        self._told = await first_word(self._status)
 
     @property
     def pid(self) -> int:

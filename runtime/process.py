@@ -26,7 +26,7 @@ from pathlib import Path
 from runtime import sandbox
 from runtime.cgroups import Cgroup, Limits
 from runtime.networks import HeldNetwork
-from runtime.pipes import PIPE_BYTES_MAX, Descriptors, read_until_closed, readable, what_is_left, write_all
+from runtime.pipes import Descriptors, first_word, read_until_closed, readable, what_is_left, write_all
 from runtime.sandbox import SandboxSpec, SandboxUnavailableError, Tools
 
 BRIDGE_PORT = 3128
@@ -196,10 +196,7 @@ class SandboxProcess:
 
     async def _worker_started(self) -> None:
         """Wait for init's first word; ValueError when the sandbox ended without one."""
-        await readable(self._status)
-        self._told = os.read(self._status, PIPE_BYTES_MAX)
-        if not self._told:
-            raise ValueError("it ended before the worker began")
+        self._told = await first_word(self._status)
 
     @property
     def pid(self) -> int:

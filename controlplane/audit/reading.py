@@ -14,10 +14,10 @@ from controlplane.audit.chain import EVENT_COLUMNS
 from controlplane.clock import format_time
 from controlplane.kinds.audit_event import AUDIT_EVENT
 from controlplane.ledger.periods import Range
-from controlplane.ledger.statements import NEWEST, allowed, field_conditions, metadata, name_of, seq_of
 from controlplane.machinery.kind import API_VERSION, Document
 from controlplane.store.contract import FieldTerm
 from controlplane.store.database import Database
+from controlplane.store.numbered import NEWEST, allowed, field_conditions, metadata, name_of, named
 
 LOOK_EVENTS_MAX = 20_000
 """Rows that one page looks at: some ten milliseconds."""
@@ -79,11 +79,11 @@ class AuditLog:
 
     async def event(self, org: str, projects: Sequence[str] | None, name: str) -> Document | None:
         """The event of this name, None when there is none."""
-        seq = seq_of(AUDIT_EVENT.uid_prefix, name)
-        if seq is None:
-            return None
-        found, _ = await self.page(org, projects, Range(), (), 1, seq + 1)
-        return found[0] if found and found[0]["metadata"]["name"] == name else None
+
+        async def before(seq: int) -> Sequence[Document]:
+            return (await self.page(org, projects, Range(), (), 1, seq))[0]
+
+        return await named(AUDIT_EVENT.uid_prefix, name, before)
 
 
 def _document(row: Mapping[str, Any]) -> Document:

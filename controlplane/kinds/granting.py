@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from controlplane.errors import ApiError, Reason
-from controlplane.machinery.kind import AdmissionContext, Caller
+from controlplane.kinds.roles import Role
+from controlplane.machinery.kind import AdmissionContext, Caller, Document
 from controlplane.machinery.scope_grammar import ALL, covers
 
 
@@ -27,6 +28,11 @@ def check_reachable(context: AdmissionContext, projects: Collection[str]) -> Non
     if beyond:
         told = "all projects" if beyond[0] == ALL else f'project "{beyond[0]}"'
         raise may_not(f"give access to {told}, which it does not have", ALL)
+
+
+def scope_of_role(document: Document, _caller: Caller) -> str:
+    """What changing an object that gives a role takes beside the right to write its kind: Owners are for Owners."""
+    return ALL if document["spec"]["role"] == Role.OWNER else ""
 
 
 def has(caller: Caller | None, scope: str) -> bool:

@@ -13,14 +13,13 @@ from pydantic import Field
 from controlplane.clock import format_time, parse_time
 from controlplane.errors import Cause, invalid
 from controlplane.kinds.api_key import PROJECTS_MAX, Name
-from controlplane.kinds.granting import check_given, check_reachable
+from controlplane.kinds.granting import check_given, check_reachable, scope_of_role
 from controlplane.kinds.member import login_of
 from controlplane.kinds.roles import SCOPES_OF_ROLE, Role
 from controlplane.machinery.conditions import Condition, Conditions, with_condition
 from controlplane.machinery.kind import (
     READ_VERBS,
     AdmissionContext,
-    Caller,
     Column,
     Document,
     Kind,
@@ -100,10 +99,6 @@ def _shorthand(body: Document) -> Document:
     return {"metadata": {"generateName": "invite-"}, **rest, "spec": spec}
 
 
-def _scope_to_change(document: Document, _caller: Caller) -> str:
-    return ALL if document["spec"]["role"] == Role.OWNER else ""
-
-
 INVITE = Kind(
     kind="Invite",
     plural="invites",
@@ -126,7 +121,7 @@ INVITE = Kind(
     selectable_fields=("spec.email", "spec.role", "status.phase"),
     shorthand=_shorthand,
     strategy=InviteStrategy(),
-    scope_to_change=_scope_to_change,
+    scope_to_change=scope_of_role,
     project_field="",
     verbs_of_all_projects=frozenset({Verb.CREATE, Verb.DELETE}),
     scope_resource="members",

@@ -11,14 +11,13 @@ import uuid
 from pydantic import Field
 
 from controlplane.kinds.api_key import PROJECTS_MAX, Name
-from controlplane.kinds.granting import check_given
+from controlplane.kinds.granting import check_given, scope_of_role
 from controlplane.kinds.roles import SCOPES_OF_ROLE, Role
 from controlplane.machinery.conditions import Condition, Conditions, with_condition
 from controlplane.machinery.kind import (
     ALL_VERBS,
     READ_VERBS,
     AdmissionContext,
-    Caller,
     Column,
     Document,
     Kind,
@@ -26,7 +25,6 @@ from controlplane.machinery.kind import (
     Verb,
 )
 from controlplane.machinery.model import ApiModel
-from controlplane.machinery.scope_grammar import ALL
 from controlplane.machinery.table import AGE_COLUMN, NAME_COLUMN, text_at
 
 
@@ -77,10 +75,6 @@ def login_of(name: str) -> str:
     return name.lower() if "@" in name else name
 
 
-def _scope_to_change(document: Document, _caller: Caller) -> str:
-    return ALL if document["spec"]["role"] == Role.OWNER else ""
-
-
 MEMBER = Kind(
     kind="Member",
     plural="members",
@@ -104,7 +98,7 @@ MEMBER = Kind(
     short_names=("mem",),
     selectable_fields=("spec.role", "spec.email", "spec.login", "status.user"),
     strategy=MemberStrategy(),
-    scope_to_change=_scope_to_change,
+    scope_to_change=scope_of_role,
     project_field="",
     verbs_of_all_projects=ALL_VERBS - READ_VERBS,
     scope_resource="members",

@@ -17,13 +17,13 @@ from typing import Any
 from controlplane.clock import Clock, format_time
 from controlplane.kinds.credit_grant import CREDIT_GRANT, EXPIRED
 from controlplane.ledger.accounts import BALANCE, TransferKind, balance_of, balance_of_org
-from controlplane.ledger.statements import metadata, name_of
 from controlplane.ledger.transfers import Subject, Transfer, pending, record
 from controlplane.machinery.conditions import Condition, with_condition
 from controlplane.machinery.kind import API_VERSION, Document
 from controlplane.machinery.quantities import format_money
 from controlplane.store.contract import Loader, Reads, Tx
 from controlplane.store.database import Database
+from controlplane.store.numbered import metadata, name_of
 
 GRANTS_MAX = 10_000
 """Of an organisation: one a day for a quarter of a century. Later ones are in the balance and not among the grants."""

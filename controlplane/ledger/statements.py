@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import Any
 
 from controlplane.clock import Clock, format_time
-from controlplane.ids import encode_base32
 from controlplane.kinds.billing_account import ACCOUNT_NAME, BILLING_ACCOUNT
 from controlplane.kinds.transaction import TRANSACTION
 from controlplane.ledger.accounts import Balance, TransferKind, balance_of_org
@@ -24,6 +23,7 @@ from controlplane.machinery.kind import API_VERSION, Document
 from controlplane.machinery.quantities import format_money
 from controlplane.store.contract import FieldTerm
 from controlplane.store.database import Database
+from controlplane.store.numbered import NEWEST, allowed, field_conditions, metadata, name_of, seq_of
 
 TYPES: Mapping[TransferKind, str] = MappingProxyType(
     {
@@ -68,9 +68,6 @@ SELECT COALESCE(sum(CASE WHEN kind = 'refund' THEN -amount_micro_usd ELSE amount
 FROM ledger_transfers
 WHERE org = $1 AND created_at >= $2 AND created_at < $3 AND kind IN ('charge', 'post', 'refund')
 """
-
-NEWEST = (1 << 63) - 1
-"""Beyond the last place in the ledger."""
 
 
 @dataclass(frozen=True)
@@ -147,42 +144,6 @@ class Statements:
         return _transaction(rows[0], None if projects is not None else balance - later)
 
 
-def allowed(projects: Sequence[str] | None) -> list[str] | None:
-    """The projects to which a question is limited, as its argument; None asks about all."""
-    return None if projects is None else sorted(projects)
-
-
-def field_conditions(columns: Mapping[str, str], fields: Sequence[FieldTerm], arguments: list[object]) -> str:
-    """The terms of a field selector as SQL over these columns; their values are added to the arguments."""
-    conditions = ""
-    for term in fields:
-        arguments.append(term.value.replace("\0", "\N{REPLACEMENT CHARACTER}"))
-        conditions += f" AND {columns[term.path]} {'=' if term.equal else '<>'} ${len(arguments)}::text"
-    return conditions
-
-
-def name_of(prefix: str, row: Mapping[str, Any]) -> str:
-    """The name of what is shown of a transfer: typed and ordered by time, as all uids are."""
-    milliseconds = int(row["created_at"].timestamp() * 1_000)
-    return f"{prefix}_{encode_base32((milliseconds << 80) | row['seq'])}"
-
-
-def seq_of(prefix: str, name: str) -> int | None:
-    """The place in the ledger that a name of `name_of` tells, None for another name."""
-    kind, _, digits = name.partition("_")
-    if kind != prefix or len(digits) != _DIGITS or not set(digits) <= _VALUES.keys():
-        return None
-    value = 0
-    for digit in digits:
-        value = value << 5 | _VALUES[digit]
-    seq = value & ((1 << 80) - 1)
-    return seq if seq < NEWEST else None
-
-
-_DIGITS = 26
-_VALUES = {encode_base32(value)[-1]: value for value in range(32)}
-
-
 def _transaction(row: Mapping[str, Any], balance_micro_usd: int | None) -> Document:
     kind = TransferKind(row["kind"])
     name = name_of(TRANSACTION.uid_prefix, row)
@@ -223,16 +184,6 @@ _CAUSES: Mapping[TransferKind, str] = MappingProxyType(
         TransferKind.LAPSE: "GrantExpired",
     }
 )
-
-
-def metadata(name: str, row: Mapping[str, Any]) -> Document:
-    """The metadata of what is shown of a transfer, which never changes."""
-    return {
-        "name": name,
-        "uid": name,
-        "resourceVersion": str(row["seq"]),
-        "creationTimestamp": format_time(row["created_at"]),
-    }
 
 
 def _account(org: str, balance: Balance, spent_micro_usd: int, now: datetime, opened_at: datetime) -> Document:

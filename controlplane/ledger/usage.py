@@ -20,11 +20,11 @@ from controlplane.kinds.transaction import TRANSACTION
 from controlplane.kinds.usage_record import USAGE_RECORD
 from controlplane.ledger.periods import Range
 from controlplane.ledger.pricing import worker_seconds
-from controlplane.ledger.statements import NEWEST, allowed, field_conditions, metadata, name_of, seq_of
 from controlplane.machinery.kind import API_VERSION, Document
 from controlplane.machinery.quantities import format_money
 from controlplane.store.contract import FieldTerm
 from controlplane.store.database import Database
+from controlplane.store.numbered import NEWEST, allowed, field_conditions, metadata, name_of, named
 
 METER = "ComputeSeconds"
 SUMMARY_KIND = "UsageSummary"
@@ -113,11 +113,11 @@ class Usage:
 
     async def record(self, org: str, projects: Sequence[str] | None, name: str) -> Document | None:
         """The record with this name, None when there is none."""
-        seq = seq_of(USAGE_RECORD.uid_prefix, name)
-        if seq is None:
-            return None
-        found, _ = await self.records(org, projects, Range(), (), 1, seq + 1)
-        return found[0] if found and found[0]["metadata"]["name"] == name else None
+
+        async def before(seq: int) -> Sequence[Document]:
+            return (await self.records(org, projects, Range(), (), 1, seq))[0]
+
+        return await named(USAGE_RECORD.uid_prefix, name, before)
 
     async def summary(
         self,
