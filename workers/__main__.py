@@ -91,49 +91,56 @@ def init(
         typer.echo(f"NODUS_API_KEY={token}")
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
-def ledger(context: typer.Context) -> None:
+_PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+"""Of commands whose own words are the business of another module."""
+DataDir = Annotated[
+    Path | None, typer.Option(help="The folder of a running `up`, to work on it; else what the environment names.")
+]
+
+
+@app.command(context_settings=_PASSED_ON)
+def ledger(context: typer.Context, data_dir: DataDir = None) -> None:
     """Look after money: verify, balance, grant, limit, refund."""
     with loading():
         from workers.ledger import app as commands
 
-    _run(commands, "ledger", context.args)
+    _run(commands, "ledger", context.args, data_dir)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
-def admin(context: typer.Context) -> None:
+@app.command(context_settings=_PASSED_ON)
+def admin(context: typer.Context, data_dir: DataDir = None) -> None:
     """Look after organisations, members and keys."""
     with loading():
         from workers.admin import app as commands
 
-    _run(commands, "admin", context.args)
+    _run(commands, "admin", context.args, data_dir)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
-def audit(context: typer.Context) -> None:
+@app.command(context_settings=_PASSED_ON)
+def audit(context: typer.Context, data_dir: DataDir = None) -> None:
     """Look after the audit log: verify, head."""
     with loading():
         from workers.audit import app as commands
 
-    commands(context.args, prog_name="python -m workers audit")
+    _run(commands, "audit", context.args, data_dir)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
-def switches(context: typer.Context) -> None:
+@app.command(context_settings=_PASSED_ON)
+def switches(context: typer.Context, data_dir: DataDir = None) -> None:
     """Stop new objects of a kind, or an organisation's compute: list, pause, resume, suspend, restore."""
     with loading():
         from workers.switches import app as commands
 
-    _run(commands, "switches", context.args)
+    _run(commands, "switches", context.args, data_dir)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
-def quotas(context: typer.Context) -> None:
+@app.command(context_settings=_PASSED_ON)
+def quotas(context: typer.Context, data_dir: DataDir = None) -> None:
     """Bound what organisations and their projects may have: list, set, clear."""
     with loading():
         from workers.quotas import app as commands
 
-    _run(commands, "quotas", context.args)
+    _run(commands, "quotas", context.args, data_dir)
 
 
 @app.command()
@@ -144,11 +151,11 @@ def health(process: ProcessName) -> None:
     sys.exit(0 if asyncio.run(is_healthy(process, read_settings())) else 1)
 
 
-def _run(commands: typer.Typer, name: str, words: list[str]) -> None:
+def _run(commands: typer.Typer, name: str, words: list[str], data_dir: Path | None) -> None:
     """Run commands that may change something; the audit log tells whose they were."""
-    from workers.operators import operators_command
+    from workers.operators import on_installation, operators_command
 
-    with operators_command([name, *words]):
+    with on_installation(data_dir), operators_command([name, *words]):
         commands(words, prog_name=f"python -m workers {name}")
 
 

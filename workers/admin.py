@@ -33,7 +33,7 @@ from workers.configuration import read_settings
 from workers.tables import show_table
 from workers.wiring import Core, open_core
 
-app = typer.Typer(no_args_is_help=True, help="Look after organisations, members and keys.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Look after organisations, members and keys.")
 
 Org = Annotated[str, typer.Option(help="The organisation.")]
 Name = Annotated[str, typer.Argument(help="A name of lower case letters, digits and '-'.")]

@@ -15,7 +15,7 @@ from controlplane.audit.verification import Verdict, verify
 from controlplane.clock import format_time
 from workers.switches import run_on_database
 
-app = typer.Typer(no_args_is_help=True, help="Look after the audit log.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Look after the audit log.")
 
 PROBLEMS_MAX = 100
 """Told of one verification; where there are more, more telling helps nobody."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from controlplane.operator_settings import OperatorSettings
 from controlplane.settings import Settings
 
+PREFIX = "NODUS_SERVER_"
+"""Of every setting's name in the environment."""
+
 
 def read_settings(**decided: str) -> Settings:
     """The settings of the environment; `decided` ones count more."""

@@ -29,7 +29,9 @@ from controlplane.store.writer import Writer
 from workers.arguments import check_name, duration
 from workers.configuration import read_settings
 
-app = typer.Typer(no_args_is_help=True, help="Look after the money that the server keeps account of.")
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Look after the money that the server keeps account of."
+)
 
 Org = Annotated[str, typer.Option(help="The organisation.")]
 Amount = Annotated[str, typer.Argument(help='Decimal USD such as "25.00".')]

@@ -15,7 +15,9 @@ from controlplane.limits.quotas import Counter, Quota, clear_quota, holder, read
 from workers.switches import run_on_database
 from workers.tables import show_table
 
-app = typer.Typer(no_args_is_help=True, help="Bound what organisations and their projects may have.")
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Bound what organisations and their projects may have."
+)
 
 AMOUNT_MAX = 1 << 60
 """Beyond whatever anybody has, in bytes as well, and sums of some fit the database's integers."""

@@ -95,6 +95,20 @@ class StateFolder:
             write_private(path, json.dumps(known, indent=2) + "\n")
         return known
 
+    def recorded(self) -> tuple[Mapping[str, str], Mapping[str, int]]:
+        """Secrets and ports of the installation as `up` last wrote them; StartError where it never did."""
+        try:
+            return (
+                json.loads((self.path / "secrets.json").read_text()),
+                json.loads((self.path / "ports.json").read_text()),
+            )
+        except FileNotFoundError:
+            raise StartError(
+                f"{self.path} holds no installation: name the folder that was given to `up --data-dir`"
+            ) from None
+        except PermissionError as error:
+            raise StartError(f"{error.filename} cannot be read: be the user who runs `up`") from None
+
     def ports(self, http_port: int | None) -> dict[str, int]:
         """A port for each listener: those of the last run where they are free, `http_port` when given."""
         path = self.path / "ports.json"

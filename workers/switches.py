@@ -21,7 +21,9 @@ from controlplane.store.database import Database
 from workers.configuration import read_settings
 from workers.tables import show_table
 
-app = typer.Typer(no_args_is_help=True, help="Stop new objects of a kind, or the compute of an organisation.")
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Stop new objects of a kind, or the compute of an organisation."
+)
 
 Result = TypeVar("Result")
 

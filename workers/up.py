@@ -23,7 +23,7 @@ from activities.run_worker_contract import node_task_queue
 from controlplane.clock import SystemClock
 from controlplane.settings import Settings
 from workers.client_files import Access, write_client_env, write_kubeconfig
-from workers.configuration import read_operator_key, read_settings
+from workers.configuration import PREFIX, read_operator_key, read_settings
 from workers.engines.postgres import EmbeddedPostgres
 from workers.engines.temporal import EmbeddedTemporal
 from workers.health import api_is_ready, polls
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from temporalio.client import Client
 
 HOST = "127.0.0.1"
-PREFIX = "NODUS_SERVER_"
 PASSED_ON = (PREFIX, "NODUS_PYTHON_")
 """Our settings and the places of interpreters reach the processes; what is meant for clients does not."""
 READY_SECONDS_MAX = 120.0
