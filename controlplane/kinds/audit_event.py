@@ -18,7 +18,7 @@ from controlplane.machinery.table import NAME_COLUMN, NOTHING, age_of, text_at
 
 
 class AuditPrincipal(ApiModel):
-    """Who it was."""
+    """Somebody, or something, as the audit log names them."""
 
     kind: str = Field(description="User, ServiceAccount, Attempt, Node, Operator, Server, or Anonymous.")
     name: str | None = Field(default=None, description="The id of a user, or the name of another principal.")
@@ -26,7 +26,7 @@ class AuditPrincipal(ApiModel):
 
 
 class AuditObject(ApiModel):
-    """What it was done to."""
+    """An object, or what was asked for instead of one."""
 
     kind: str | None = Field(default=None, description="Its kind; unset for what is no object, such as a login.")
     name: str | None = Field(default=None, description="Its name; a path or a command for what is no object.")
@@ -35,7 +35,7 @@ class AuditObject(ApiModel):
 
 
 class AuditOutcome(ApiModel):
-    """What came of it."""
+    """An answer, as far as the audit log keeps it."""
 
     code: int = Field(description="The status code of HTTP.")
     reason: str = Field(description="Created, Changed, Deleted, Allowed or Done; else the code of the error.")
