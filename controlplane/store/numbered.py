@@ -18,6 +18,7 @@ from controlplane.store.contract import FieldTerm
 NEWEST = (1 << 63) - 1
 """Beyond the last number."""
 _DIGITS = 26
+"""Of a name: 128 bits, five in each."""
 _VALUES = {encode_base32(value)[-1]: value for value in range(32)}
 
 
