@@ -364,7 +364,11 @@ async def test_sidecars_run_beside_the_worker_as_users_of_their_own(start: Start
     ("changes", "names", "lacks"),
     [
         ({"egress": EgressPlan()}, "spec.network.egress", "network namespace"),
-        ({"egress": EgressPlan(policy="AllowList", hosts=["files.example.org"])}, "spec.network.egress", "network namespace"),
+        (
+            {"egress": EgressPlan(policy="AllowList", hosts=["files.example.org"])},
+            "spec.network.egress",
+            "network namespace",
+        ),
         ({"image": "image-0123456789abcdef0123"}, "Image", "mount namespace"),
         ({"directory": "/opt/app"}, "spec.workingDir", "mount namespace"),
         ({"disk_bytes_least": 1 << 60}, "spec.resources.disk", "make room"),
