@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 
+from hypothesis import HealthCheck, settings
+
 from tests.fixtures.prices import RATE_USD_PER_HOUR, RATE_VARIABLE
 
 os.environ.setdefault(RATE_VARIABLE, RATE_USD_PER_HOUR)
+# An example is judged by what it shows, not by how long a busy machine takes to make it or to run it.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 pytest_plugins = [
     # First, because others import it.
     "tests.fixtures.postgres",
