@@ -11,6 +11,7 @@ import orjson
 from starlette.requests import Request
 
 from api.deps import Derived
+from api.derived import page_of
 from api.rendering import Renderer
 from controlplane.audit.reading import AuditLog
 from controlplane.clock import Clock
@@ -18,13 +19,12 @@ from controlplane.errors import ApiError, Reason, not_found
 from controlplane.identity.principal import Principal
 from controlplane.kinds.audit_event import AUDIT_EVENT
 from controlplane.ledger.periods import parse_range
-from controlplane.machinery.kind import Document, Kind
-from controlplane.resources import Page
+from controlplane.machinery.kind import Kind
 from controlplane.resources.continuation import ContinueTokens
 from controlplane.resources.listing import parse_count
 from controlplane.settings import Settings
 from controlplane.store.contract import Key, Selection
-from controlplane.store.numbered import NEWEST
+from controlplane.store.numbered import NEWEST, allowed
 from controlplane.store.selection import named
 
 EVENTS_MAX = 1_000
@@ -52,12 +52,12 @@ class AuditEventRoutes:
                 "`labelSelector` does not select events of the audit log, which have no labels",
                 fix="Use `fieldSelector`, for instance `principal.name=…` or `object.kind=…`.",
             )
-        query, projects = request.query_params, _sorted(selection.projects)
+        query, projects = request.query_params, allowed(selection.projects)
         within = parse_range(query.get("since", ""), query.get("until", ""), self._clock.now())
         name = named(selection)
         if name is not None:
             found = await self._log.event(selection.org, projects, name)
-            return renderer.page(_page([] if found is None else [found], ""))
+            return renderer.page(page_of([] if found is None else [found], ""))
         limit = parse_count("limit", query.get("limit", "")) or self._events_max
         before, token = NEWEST, query.get("continue", "")
         if token:
@@ -66,11 +66,11 @@ class AuditEventRoutes:
             selection.org, projects, within, selection.fields, min(limit, self._events_max), before
         )
         last = Key(selection.kind, selection.org, "", str(following))
-        return renderer.page(_page(events, "" if following is None else self._tokens.encode(selection, None, last)))
+        return renderer.page(page_of(events, "" if following is None else self._tokens.encode(selection, None, last)))
 
     async def get(self, caller: Principal, kind: Kind, name: str) -> bytes:
         """One event; NotFound when there is none."""
-        found = await self._log.event(caller.org, _sorted(caller.project_limit), name)
+        found = await self._log.event(caller.org, allowed(caller.project_limit), name)
         if found is None:
             raise not_found(kind.plural, name)
         return orjson.dumps(found)
@@ -79,12 +79,3 @@ class AuditEventRoutes:
 async def _refuse() -> bytes:
     """No verb of the kind writes, so no request comes here."""
     raise ApiError(Reason.METHOD_NOT_ALLOWED, "the audit log is written by the server alone", allowed=("GET",))
-
-
-def _page(events: list[Document], token: str) -> Page:
-    newest = max((int(event["metadata"]["resourceVersion"]) for event in events), default=0)
-    return Page([orjson.dumps(event) for event in events], newest, token)
-
-
-def _sorted(projects: frozenset[str] | None) -> list[str] | None:
-    return None if projects is None else sorted(projects)

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from api.deps import Derived, SubresourceHandler, Target
+from api.derived import page_of
 from api.rendering import Renderer
 from controlplane.clock import Clock
 from controlplane.errors import ApiError, Reason, not_found
@@ -34,7 +35,7 @@ from controlplane.resources.continuation import ContinueTokens
 from controlplane.resources.listing import parse_count
 from controlplane.settings import Settings
 from controlplane.store.contract import Key, Selection
-from controlplane.store.numbered import NEWEST
+from controlplane.store.numbered import NEWEST, allowed
 from controlplane.store.selection import named
 
 ITEMS_MAX = 1_000
@@ -87,7 +88,7 @@ class BillingRoutes:
         within = parse_range(query.get("since", ""), query.get("until", ""), self._clock.now())
         keys = group_keys(query.get("groupBy", "")) if selection.kind == USAGE_RECORD.kind else []
         if keys:
-            projects = _projects(selection)
+            projects = allowed(selection.projects)
             return orjson.dumps(await self._usage.summary(selection.org, projects, within, selection.fields, keys))
         name = named(selection)
         if name is not None:
@@ -101,23 +102,16 @@ class BillingRoutes:
             selection, within, min(limit, self._items_max), after
         )
         last = Key(selection.kind, selection.org, "", following)
-        return renderer.page(
-            Page(
-                [orjson.dumps(item) for item in items],
-                int(max((item["metadata"]["resourceVersion"] for item in items), key=int, default=0)),
-                self._tokens.encode(selection, None, last) if following else "",
-            )
-        )
+        return renderer.page(page_of(items, self._tokens.encode(selection, None, last) if following else ""))
 
     async def _named(self, selection: Selection, name: str) -> list[bytes]:
         """The list of the one object of this name, or of none."""
-        found = await self._made(selection.kind, selection.org, _projects(selection), name)
+        found = await self._made(selection.kind, selection.org, allowed(selection.projects), name)
         return [] if found is None else [orjson.dumps(found)]
 
     async def get(self, caller: Principal, kind: Kind, name: str) -> bytes:
         """One of them; NotFound when there is none."""
-        projects = None if caller.project_limit is None else sorted(caller.project_limit)
-        found = await self._made(kind.kind, caller.org, projects, name)
+        found = await self._made(kind.kind, caller.org, allowed(caller.project_limit), name)
         if found is None:
             raise not_found(kind.plural, name)
         return orjson.dumps(found)
@@ -146,13 +140,13 @@ class BillingRoutes:
     ) -> tuple[list[Document], str]:
         cursor = Cursor(*map(int, after.split(":"))) if after else None
         found, following = await self._statements.transactions(
-            selection.org, _projects(selection), within, selection.fields, limit, cursor
+            selection.org, allowed(selection.projects), within, selection.fields, limit, cursor
         )
         return found, f"{following.seq}:{following.balance_micro_usd}" if following is not None else ""
 
     async def _records(self, selection: Selection, within: Range, limit: int, after: str) -> tuple[list[Document], str]:
         found, following = await self._usage.records(
-            selection.org, _projects(selection), within, selection.fields, limit, int(after) if after else NEWEST
+            selection.org, allowed(selection.projects), within, selection.fields, limit, int(after) if after else NEWEST
         )
         return found, str(following) if following is not None else ""
 
@@ -179,10 +173,6 @@ class BillingRoutes:
         self, selection: Selection, within: Range, limit: int, after: str
     ) -> tuple[list[Document], str]:
         return [], ""
-
-
-def _projects(selection: Selection) -> Sequence[str] | None:
-    return None if selection.projects is None else sorted(selection.projects)
 
 
 def _require_all(projects: Sequence[str] | None) -> None:

@@ -6,12 +6,13 @@ No object is stored for them, so they are not watched; the generic routes hand o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import orjson
 from starlette.requests import Request
 
 from api.deps import Derived
+from api.derived import page_of
 from api.rendering import Renderer
 from controlplane.errors import ApiError, Reason, not_found
 from controlplane.identity.principal import Principal
@@ -19,11 +20,11 @@ from controlplane.kinds.quota import QUOTA
 from controlplane.limits.quota_view import QuotaView
 from controlplane.machinery.kind import Document, Kind
 from controlplane.machinery.meta import select_fields
-from controlplane.resources import Page
 from controlplane.resources.continuation import ContinueTokens
 from controlplane.resources.listing import parse_count
 from controlplane.settings import Settings
 from controlplane.store.contract import Key, Selection
+from controlplane.store.numbered import allowed
 from controlplane.store.selection import matches, named
 
 ITEMS_MAX = 100
@@ -43,7 +44,7 @@ class QuotaRoutes:
 
     async def page(self, request: Request, selection: Selection, renderer: Renderer) -> bytes:
         """A page of those that the selectors match."""
-        projects = _projects(selection.projects)
+        projects = allowed(selection.projects)
         name = named(selection)
         following: str | None = None
         if name is not None:
@@ -57,12 +58,11 @@ class QuotaRoutes:
             found, following = await self._view.page(selection.org, projects, limit, after)
         shown = [document for document in found if _is_selected(selection, document)]
         token = "" if following is None else self._tokens.encode(selection, None, _key(selection.org, following))
-        rv = max((int(document["metadata"]["resourceVersion"]) for document in shown), default=0)
-        return renderer.page(Page([orjson.dumps(document) for document in shown], rv, token))
+        return renderer.page(page_of(shown, token))
 
     async def get(self, caller: Principal, kind: Kind, name: str) -> bytes:
         """One of them; NotFound when there is none, or none that the caller may see."""
-        found = await self._view.one(caller.org, _projects(caller.project_limit), name)
+        found = await self._view.one(caller.org, allowed(caller.project_limit), name)
         if found is None:
             raise not_found(kind.plural, name)
         return orjson.dumps(found)
@@ -70,10 +70,6 @@ class QuotaRoutes:
     async def refuse(self) -> bytes:
         """No verb of the kind writes."""
         raise ApiError(Reason.METHOD_NOT_ALLOWED, "quotas are set by the operator of this server")
-
-
-def _projects(limit: frozenset[str] | None) -> Sequence[str] | None:
-    return None if limit is None else sorted(limit)
 
 
 def _is_selected(selection: Selection, document: Document) -> bool:

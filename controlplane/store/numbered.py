@@ -7,7 +7,7 @@ A name is made of the time and the number, so it leads back to its row. Next: `c
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from controlplane.clock import format_time
@@ -22,7 +22,7 @@ _DIGITS = 26
 _VALUES = {encode_base32(value)[-1]: value for value in range(32)}
 
 
-def allowed(projects: Sequence[str] | None) -> list[str] | None:
+def allowed(projects: Collection[str] | None) -> list[str] | None:
     """The projects to which a question is limited, as its argument; None asks about all."""
     return None if projects is None else sorted(projects)
 
