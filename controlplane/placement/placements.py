@@ -29,23 +29,16 @@ class Placements:
     """The price books of this server and its flat rate."""
 
     def __init__(self, books: Sequence[PriceBook], settings: Settings, clock: Clock) -> None:
-        self._books = {book.version: book for book in books}
+        self.books = books
+        """All that are known, by the time from which they are in force."""
         self._offered = {book.version: Offered.of(book) for book in books}
         self._clock = clock
         self._flat = flat_price(settings.worker_rate_usd_per_hour)
         self._region_class = settings.host_region_class
         self._remembered = lru_cache(maxsize=REMEMBERED_MAX)(self._place)
-
-    @property
-    def is_priced(self) -> bool:
-        """Whether a worker has ever cost something by these prices, or will."""
-        rates = (each.rate_usd_per_hour for book in self.books for each in book.offerings)
-        return self._flat.rate_micro_usd_per_hour > 0 or any(parse_money(rate) for rate in rates)
-
-    @property
-    def books(self) -> Sequence[PriceBook]:
-        """All that are known, by the time from which they are in force."""
-        return list(self._books.values())
+        rates = (each.rate_usd_per_hour for book in books for each in book.offerings)
+        self.is_priced = self._flat.rate_micro_usd_per_hour > 0 or any(parse_money(rate) for rate in rates)
+        """Whether a worker has ever cost something by these prices, or will; each look at a pool asks."""
 
     @property
     def book(self) -> PriceBook | None:
