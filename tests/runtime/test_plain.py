@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +25,13 @@ from runtime.image_builder import BuildLimits, ImageBuilder, ImageFailedError
 from runtime.plans import EgressPlan, SidecarPlan, StartPlan
 from runtime.process import limited
 from runtime.sandbox import SandboxUnavailableError
-from runtime.supervisor import Phase, WorkerReport, WorkerSupervisor
+from runtime.supervisor import WorkerReport
 from runtime.templates import worker_template
 from runtime.uids import FIRST_UID, UIDS_MAX, lease_uid
 from tests.fixtures.eventually import eventually
 from tests.runtime.conftest import LIMITS, OWN_MINOR, Log, kept_full
 from tests.runtime.scripted_api import ScriptedApi
-from tests.runtime.test_supervisor import APP, plan
+from tests.runtime.test_supervisor import APP, Running, Start, plan, starting
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
@@ -66,38 +65,15 @@ async def plain(tmp_path: Path, open_folder: Path, api: ScriptedApi) -> AsyncIte
     await host.close()
 
 
-@dataclasses.dataclass
-class Running:
-    supervisor: WorkerSupervisor
-    task: asyncio.Task[WorkerReport]
-
-
-Start = Callable[..., Running]
-
-
 @pytest.fixture
 async def start(plain: Host, log: Log) -> AsyncIterator[Start]:
-    """Start a worker; whatever is left at the end of the test is killed."""
-    started: list[Running] = []
-
-    def begin(**changes: Any) -> Running:
-        chosen = plan(**{"egress": OPEN, **changes})
-        phases: list[Phase] = []
-        supervisor = WorkerSupervisor(plain, chosen, log, phases.append)
-        directory = plain.attempt_directory(chosen.identity.attempt)
-        running = Running(supervisor, asyncio.create_task(supervisor.run(directory)))
-        started.append(running)
-        return running
-
-    yield begin
-    for running in started:
-        running.supervisor.kill("the test is over")
-    await asyncio.gather(*(running.task for running in started), return_exceptions=True)
+    """Start a worker that may reach everything, unless it is told otherwise."""
+    async with starting(plain, log) as begin:
+        yield lambda **changes: begin(**{"egress": OPEN, **changes})
 
 
 async def ended(running: Running, within: float = 60) -> WorkerReport:
-    async with asyncio.timeout(within):
-        return await running.task
+    return await running.report(within)
 
 
 def users() -> set[int]:

@@ -46,9 +46,9 @@ class Running:
 Start = Callable[..., Running]
 
 
-@pytest.fixture
-async def start(host: Host, log: Log) -> AsyncIterator[Start]:
-    """Start a worker of `plan(**changes)`; whatever is left at the end of the test is killed."""
+@contextlib.asynccontextmanager
+async def starting(host: Host, log: Log) -> AsyncIterator[Start]:
+    """Start workers of `plan(**changes)` on a host; whatever is left at the end is killed."""
     started: list[Running] = []
 
     def begin(**changes: Any) -> Running:
@@ -64,6 +64,12 @@ async def start(host: Host, log: Log) -> AsyncIterator[Start]:
     for running in started:
         running.supervisor.kill("the test is over")
     await asyncio.gather(*(running.task for running in started), return_exceptions=True)
+
+
+@pytest.fixture
+async def start(host: Host, log: Log) -> AsyncIterator[Start]:
+    async with starting(host, log) as begin:
+        yield begin
 
 
 async def ready(api: ScriptedApi) -> None:
