@@ -64,30 +64,32 @@ class Engine:
 
     async def start_call(self, call: CallReference, *, urgent: bool) -> bool:
         """Start the call's workflow, unless it runs; False when it ran and completed before."""
-        return await self._start_call(FunctionCallInput(call=call), urgent=urgent, reuse=UNLESS_COMPLETED)
+        return await self._start_call(FunctionCallInput(call=call), urgent=urgent)
+
+    async def start_call_over(self, call: CallReference) -> None:
+        """Start the call's workflow although one completed before, unless one runs."""
+        await self._start_call(FunctionCallInput(call=call), urgent=True, reuse=WorkflowIDReusePolicy.ALLOW_DUPLICATE)
 
     async def tell_end(self, call: CallReference, ended: dict[str, Any]) -> None:
         """Start the call's workflow with its end, which completes it at once; one that runs already asks for it.
 
         That one may wait behind an activity that was lost with its process, and nothing else would end the wait.
         """
-        started = await self._start_call(
-            FunctionCallInput(call=call, ended=ended),
-            reuse=UNLESS_COMPLETED,
-            conflict=WorkflowIDConflictPolicy.FAIL,
-        )
-        if not started and await self.call_is_open(call.uid):
-            await self.restart_call(call)
+        told = FunctionCallInput(call=call, ended=ended)
+        if not await self._start_call(told, conflict=WorkflowIDConflictPolicy.FAIL):
+            await self.ask_again(call.uid)
 
-    async def restart_call(self, call: CallReference) -> None:
-        """Start the call's workflow whatever became of an earlier one, and let one that runs ask for its outcome."""
-        await self._start_call(
-            FunctionCallInput(call=call),
-            urgent=True,
-            signal=REISSUE_SIGNAL,
-            # One that runs gets the signal; the engine takes no policy for it beside one.
-            conflict=WorkflowIDConflictPolicy.UNSPECIFIED,
-        )
+    async def ask_again(self, uid: str) -> bool:
+        """Let the call's workflow ask for its outcome anew; False when none runs.
+
+        Not a signal that starts a workflow where none runs: repeated after a lost answer, it would start a second one
+        for a call whose workflow it woke and that completed since.
+        """
+        try:
+            await self._bounded(self._client.get_workflow_handle(call_workflow_id(uid)).signal(REISSUE_SIGNAL))
+        except _NotFoundError:
+            return False
+        return True
 
     async def call_is_open(self, uid: str) -> bool:
         """Whether the call's workflow exists and runs."""
@@ -162,9 +164,8 @@ class Engine:
         call: FunctionCallInput,
         *,
         urgent: bool = False,
-        reuse: WorkflowIDReusePolicy = WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+        reuse: WorkflowIDReusePolicy = UNLESS_COMPLETED,
         conflict: WorkflowIDConflictPolicy = WorkflowIDConflictPolicy.USE_EXISTING,
-        signal: str | None = None,
     ) -> bool:
         request = self._client.start_workflow(
             FUNCTION_CALL_WORKFLOW,
@@ -174,7 +175,6 @@ class Engine:
             static_summary=f"{call.call.project}/{call.call.name}",
             id_reuse_policy=reuse,
             id_conflict_policy=conflict,
-            start_signal=signal,
             priority=URGENT if urgent else Priority.default,
         )
         return await self._started(request)

@@ -302,20 +302,24 @@ class Starter:
             if call.uid in self._asked_again:
                 log.warning("a workflow did not come for its call and is asked again", call=call.uid)
                 self._asked_again.remove(call.uid)
-                await self._engine.restart_call(reference)
-            elif not await self._engine.start_call(reference, urgent=urgent):
-                # It has run and completed: what is left of the call is a row that nobody took away, or, if the
-                # database was set back in time, a decision that must be made once more.
-                if urgent:
-                    await self._engine.restart_call(reference)
-                else:
-                    await self._writer.write(MarkReported(call, None))
+                if await self._engine.ask_again(call.uid):
+                    return
+            if not await self._engine.start_call(reference, urgent=urgent):
+                await self._go_on_after_completed(call, urgent=urgent)
         except EngineUnavailableError as error:
             log.warning("a workflow could not be started, trying again", call=call.uid, told=str(error))
             await asyncio.sleep(OUTAGE_PAUSE_SECONDS)
             self._board.attached(call.uid)
         else:
             failpoints.reach("call-started")
+
+    async def _go_on_after_completed(self, call: CallRef, *, urgent: bool) -> None:
+        """What is left of a call whose workflow completed is a row that nobody took away, or, if the database was set
+        back in time, a decision that must be made once more. Not one that was made since the row was looked at."""
+        if not urgent:
+            await self._writer.write(MarkReported(call, None))
+        elif await self._queries.without_workflow([call.uid]):
+            await self._engine.start_call_over(_reference(call))
 
 
 class _Rounds:

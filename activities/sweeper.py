@@ -19,7 +19,6 @@ from activities.chores import Chore, Keeper
 from activities.departures import Departures
 from activities.engine import Engine, EngineUnavailableError
 from activities.queue_explainer import QueueExplainer
-from activities.run_call_contract import CallReference
 from activities.run_worker_contract import NODE_LOST, PLATFORM_AWAY
 from controlplane.apps.expiry import expires_at
 from controlplane.calls.engine import DetachWorkflow, MarkReported
@@ -212,10 +211,7 @@ class Sweeper:
 
     async def _wake(self, call: CallRef) -> None:
         """A workflow that sleeps through a backoff only notes the signal; one that lost its activity asks anew."""
-        if await self._engine.call_is_open(call.uid):
-            await self._engine.restart_call(
-                CallReference(uid=call.uid, org=call.org, project=call.project, name=call.name)
-            )
+        if await self._engine.ask_again(call.uid):
             return
         # No workflow is left: an ended call needs none, any other gets a new one.
         await self._writer.write(MarkReported(call, None))

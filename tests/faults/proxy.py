@@ -52,13 +52,14 @@ class Proxy:
     lost: int = 0
     """Answers that were lost."""
     _passing: asyncio.Event = field(default_factory=asyncio.Event)
+    _answering: asyncio.Event = field(default_factory=asyncio.Event)
     _links: set[_Link] = field(default_factory=set)
     _serving: set[asyncio.Task[None]] = field(default_factory=set)
     _server: asyncio.Server | None = None
 
     async def open(self) -> None:
         """Listen on a free port of the loopback interface; the same port after a `close`."""
-        self._passing.set()
+        self.heal()
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -66,7 +67,7 @@ class Proxy:
         """Cut everything and stop listening."""
         if self._server is not None:
             self._server.close()
-        self._passing.set()
+        self.heal()
         self.cut()
         for serving in list(self._serving):
             serving.cancel()
@@ -91,12 +92,17 @@ class Proxy:
         """Pass nothing on, and keep connections open: a host that vanished, a firewall that forgot."""
         self._passing.clear()
 
+    def go_mute(self) -> None:
+        """Pass requests on and keep every answer; `cut` loses them."""
+        self._answering.clear()
+
     def heal(self) -> None:
         """Take back every fault; what waited is passed on."""
         self.delay_seconds = 0.0
         self.refusing = False
         self.lose_answer = None
         self._passing.set()
+        self._answering.set()
 
     def lose_answers_to(self, pattern: bytes, times: int) -> None:
         """Lose the answers to the next requests that the pattern is found in; each match counts once, by its text."""
@@ -153,6 +159,7 @@ class Proxy:
                 link.reset()
                 return
             await self._hold()
+            await self._answering.wait()
             link.client.write(answered)
             await link.client.drain()
         if link.client.can_write_eof():
