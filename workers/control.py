@@ -29,6 +29,7 @@ from activities.census import CENSUS_SECONDS, Census
 from activities.chores import Keeper
 from activities.controller_contract import ControllerName
 from activities.controllers import ControllerActivities, ControllerLoop, Together
+from activities.credentials_keeper import CredentialsKeeper
 from activities.departures import Departures
 from activities.engine import Engine, EngineUnavailableError
 from activities.estimates_keeper import EstimatesKeeper
@@ -36,7 +37,6 @@ from activities.farewell import Farewell
 from activities.funds_keeper import FundsKeeper
 from activities.images import ImageActivities, ImageKeeper
 from activities.incarnation import EngineKeeper
-from activities.key_uses import KeyUses
 from activities.ledger_keeper import LedgerKeeper
 from activities.offerings import OfferingKeeper
 from activities.queue_explainer import QueueExplainer
@@ -216,7 +216,7 @@ def _keepers(core: Core, funding: FundingRules) -> Sequence[Keeper]:
             placements=core.placements,
             clock=clock,
         ),
-        KeyUses(database, writer),
+        CredentialsKeeper(database, writer, clock),
         AuditKeeper(database, writer, core.settings, clock),
         Retention(
             database=database,

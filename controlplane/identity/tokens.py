@@ -55,8 +55,9 @@ REVOKE_ATTEMPT = "UPDATE tokens SET revoked_at = $2 WHERE attempt = $1 AND revok
 look-up compares the attempt's state and epoch. For `Tx.execute` of whoever fences a worker."""
 PURGE = """
 DELETE FROM tokens WHERE hash IN (
-    SELECT t.hash FROM tokens t LEFT JOIN attempts a ON a.uid = t.attempt
-    WHERE (t.kind = 'attempt' AND (a.uid IS NULL OR a.finished_at < $1)) OR t.expires_at < $1
+    SELECT t.hash FROM tokens t LEFT JOIN attempts a ON a.uid = t.attempt LEFT JOIN objects o ON o.uid = t.uid
+    WHERE (t.kind = 'attempt' AND (a.uid IS NULL OR a.finished_at < $1))
+        OR (t.expires_at < $1 AND (o.uid IS NULL OR o.doc -> 'status' ->> 'phase' = 'Expired'))
         OR (t.kind = 'attempt' AND t.revoked_at < $1)
     LIMIT 1000)
 """

@@ -63,7 +63,7 @@ class APIKeySpec(ApiModel):
 class APIKeyStatus(ApiModel):
     """What may be known about a key without knowing it."""
 
-    phase: str | None = Field(default=None, description="Ready, or Terminating.")
+    phase: str | None = Field(default=None, description="Ready, Expired or Terminating.")
     token: str | None = Field(default=None, description="The key itself, in the answer that creates it only.")
     prefix: str | None = Field(default=None, description="Its first characters, to recognise it by.")
     user: str | None = Field(default=None, description="The id of the person it belongs to.")

@@ -37,6 +37,7 @@ INVITE_DAYS_MAX = 30
 """The longest: a link in an old mail should be worth nothing."""
 PENDING = "Pending"
 ACCEPTED = "Accepted"
+EXPIRED = "Expired"
 _SHORT_FIELDS = ("email", "role", "projects", "expirationTime")
 
 
@@ -58,7 +59,7 @@ class InviteSpec(ApiModel):
 class InviteStatus(ApiModel):
     """What became of it."""
 
-    phase: str | None = Field(default=None, description="Pending or Accepted.")
+    phase: str | None = Field(default=None, description="Pending, Accepted or Expired.")
     token: str | None = Field(default=None, description="Accepts it once; in the answer that creates it only.")
     prefix: str | None = Field(default=None, description="The token's first characters, to recognise it by.")
     expiration_time: Time | None = Field(default=None, description="When it ends.")
@@ -113,7 +114,7 @@ INVITE = Kind(
         NAME_COLUMN,
         Column("Email", text_at("spec.email"), "Who may accept it."),
         Column("Role", text_at("spec.role"), "As what."),
-        Column("Phase", text_at("status.phase"), "Pending or Accepted."),
+        Column("Phase", text_at("status.phase"), "Pending, Accepted or Expired."),
         Column("Expires", text_at("status.expirationTime"), "When it ends."),
         AGE_COLUMN,
     ),

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from activities.key_uses import KeyUses
+from activities.credentials_keeper import CredentialsKeeper
 from controlplane.clock import parse_time
 from tests.api.test_access import key
 from tests.api.test_api_keys import KEYS, bearer, whoami
@@ -122,10 +122,10 @@ async def test_keys_and_accounts_tell_when_they_were_used(project: ServedApi) ->
     minted = (await mint(project, path)).json()
     used_before = (await project.client.get(path)).json()["status"]
     await whoami(project, bearer(minted["token"]))
-    uses = KeyUses(project.core.database, project.core.writer)
+    uses = CredentialsKeeper(project.core.database, project.core.writer, project.core.clock)
 
     async def told() -> list[str | None]:
-        await uses.show()
+        await uses.show_uses()
         objects = [path, f"{KEYS}/{minted['metadata']['name']}"]
         return [(await project.client.get(where)).json()["status"].get("lastUsedTime") for where in objects]
 
@@ -139,5 +139,5 @@ async def test_keys_and_accounts_tell_when_they_were_used(project: ServedApi) ->
     changes = await project.row_count()
     # Another use soon after is not worth a change.
     await project.deps.authenticate.look_again([f"Bearer {minted['token']}".encode()])  # type: ignore[attr-defined]
-    await uses.show()
+    await uses.show_uses()
     assert (await told(), await project.row_count()) == ([of_account, of_key], changes)

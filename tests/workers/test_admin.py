@@ -12,7 +12,7 @@ import pytest
 from pydantic import SecretStr
 from typer.testing import CliRunner
 
-from activities.key_uses import KeyUses
+from activities.credentials_keeper import CredentialsKeeper
 from controlplane.identity.authenticator import Authenticator
 from controlplane.identity.bootstrap import issue_admin_key
 from controlplane.identity.principal import Principal
@@ -122,10 +122,10 @@ async def test_the_first_key_is_listed_and_ends_with_its_object(api: ServedApi) 
     keys = f"{ROOT}/apikeys"
     [first] = (await api.client.get(keys)).json()["items"]
     assert (first["metadata"]["name"], first["status"]["prefix"]) == ("admin", api.key[:12])
-    uses = KeyUses(api.core.database, api.core.writer)
+    uses = CredentialsKeeper(api.core.database, api.core.writer, api.core.clock)
 
     async def is_used() -> bool:
-        await uses.show()
+        await uses.show_uses()
         return "lastUsedTime" in (await api.client.get(f"{keys}/admin")).json()["status"]
 
     await eventually(is_used, within=60)
