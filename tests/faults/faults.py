@@ -108,8 +108,17 @@ async def slow_down(cluster: Cluster, rng: random.Random, target: str) -> None:
 
 async def silence(cluster: Cluster, rng: random.Random, target: str) -> None:
     """Half-open connections: nothing passes, nobody is told, and in the end all are reset."""
+    await _lost(cluster, rng, target, Proxy.go_silent)
+
+
+async def mute(cluster: Cluster, rng: random.Random, target: str) -> None:
+    """Half-open connections of the other kind: every request arrives and is done, and no answer comes back."""
+    await _lost(cluster, rng, target, Proxy.go_mute)
+
+
+async def _lost(cluster: Cluster, rng: random.Random, target: str, do: Callable[[Proxy], object]) -> None:
     proxy = link(cluster, target)
-    proxy.go_silent()
+    do(proxy)
     try:
         await asyncio.sleep(rng.uniform(*FROZEN_SECONDS))
     finally:
@@ -158,6 +167,7 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
         "refuse": Fault(refuse, LINKS),
         "slow-down": Fault(slow_down, LINKS),
         "silence": Fault(silence, LINKS),
+        "mute": Fault(mute, LINKS),
         "lose-answers": Fault(lose_answers, LINKS),
     }
 )
