@@ -8,6 +8,7 @@ import pytest
 
 from tests.api.test_access import key
 from tests.fixtures.app import CALL, ROOT, ServedApi
+from tests.fixtures.auditing import events_about
 
 BUDGETS = f"{ROOT}/budgets"
 
@@ -85,6 +86,10 @@ async def test_a_call_that_no_budget_can_pay_is_refused_with_the_amounts_and_wha
     assert refused["details"]["remainingUSD"] == "0.001"
     assert float(refused["details"]["neededUSD"]) > 0.001
     assert "spec.limitUSD" in refused["fix"]
+    [event] = await events_about(api, request_id=answer.headers["x-request-id"])
+    assert (event["kind"], event["verb"], event["code"], event["reason"]) == (
+        "FunctionCall", "create", 402, "BudgetExceeded",
+    )  # fmt: skip
     patch = {"Content-Type": "application/merge-patch+json"}
     await api.client.patch(f"{BUDGETS}/team", json={"spec": {"limitUSD": "1"}}, headers=patch)
     assert (await api.client.post(f"{api.path}/functioncalls", json=body)).status_code == 201

@@ -14,6 +14,7 @@ from controlplane.edge_settings import EdgeSettings
 from controlplane.identity.bootstrap import issue_admin_key
 from controlplane.identity.principal import Principal, PrincipalKind
 from tests.fixtures.app import FUNCTION, PROJECT, ServedApi, api_settings, serve
+from tests.fixtures.auditing import events_about
 from tests.fixtures.http_worker import start_worker
 from tests.fixtures.principals import WORKER, user
 
@@ -114,6 +115,8 @@ async def test_one_class_of_one_credential_is_refused_and_nothing_else(slow: Ser
     refusal = answers[-1]
     assert (refusal.json()["reason"], refusal.json()["details"]["rate"]) == ("TooManyRequests", "write")
     assert int(refusal.headers["Retry-After"]) > 1
+    [event] = await events_about(slow, code=429)
+    assert (event["kind"], event["verb"], event["reason"]) == ("Function", "create", "TooManyRequests")
     async with slow.watch("functions"):
         second = await slow.client.get(f"{PROJECT}/functions", params={"watch": "true"})
         assert (second.status_code, second.json()["details"]["rate"]) == (429, "watch")
