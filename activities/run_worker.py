@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -265,7 +266,8 @@ def worker_exit(report: WorkerReport) -> WorkerExit:
         # Nobody asked it to go and it never claimed: only the limit of starts ends such a one.
         late = PLATFORM_AWAY if report.api_away else START_TIMED_OUT
         outcome, message = KILLED if report.asked or report.ready else late, report.problem
-    elif report.out_of_memory and ending.signal is not None:
+    elif report.out_of_memory and ending.signal == signal.SIGKILL:
+        # By another signal it ended of something else, whichever of its children the kernel had killed before.
         outcome, message = OUT_OF_MEMORY, "the worker used more memory than it may"
     elif report.asked:
         outcome, message = DRAINED, ""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -176,9 +177,9 @@ class Sidecars:
 
 
 def how(ending: Ending, *, out_of_memory: bool) -> str:
-    """The end of a sidecar as the rest of a sentence about it."""
+    """The end of a sidecar as the rest of a sentence about it; `out_of_memory` tells of its whole control group."""
     if ending.signal is None:
         return f"exited with code {ending.exit_code}"
-    if out_of_memory:
+    if out_of_memory and ending.signal == signal.SIGKILL:
         return "was ended because it and the worker needed more memory than `spec.resources.memory` grants"
     return f"was ended by signal {ending.signal}"

@@ -242,7 +242,9 @@ def report(**changes: Any) -> WorkerReport:
 
 
 GAVE_UP = Ending(exit_code=1, signal=None, ran_seconds=80.0)
-KILLED_BY_KERNEL = Ending(exit_code=None, signal=9, ran_seconds=1.5)
+KILLED_BY_KERNEL = Ending(exit_code=None, signal=signal.SIGKILL, ran_seconds=1.5)
+SEGFAULT = Ending(exit_code=None, signal=signal.SIGSEGV, ran_seconds=1.5)
+TERMINATED = Ending(exit_code=None, signal=signal.SIGTERM, ran_seconds=1.5)
 
 
 @pytest.mark.parametrize(
@@ -261,8 +263,15 @@ KILLED_BY_KERNEL = Ending(exit_code=None, signal=9, ran_seconds=1.5)
         (report(ending=KILLED_BY_KERNEL, problem="no claim in time", ready=False), START_TIMED_OUT),
         (report(ending=KILLED_BY_KERNEL, problem="no claim in time", ready=False, api_away=True), PLATFORM_AWAY),
         (report(ending=KILLED_BY_KERNEL, out_of_memory=True), OUT_OF_MEMORY),
+        (report(ending=KILLED_BY_KERNEL, out_of_memory=True, asked=True), OUT_OF_MEMORY),
+        # Killed by the node, whatever the kernel had killed before.
+        (report(ending=KILLED_BY_KERNEL, out_of_memory=True, problem="the node killed the worker: so"), KILLED),
         # A child that was killed for its memory did not end the worker.
         (report(out_of_memory=True), EXITED),
+        (report(ending=SEGFAULT, out_of_memory=True), EXITED),
+        (report(ending=SEGFAULT, out_of_memory=True, asked=True), DRAINED),
+        (report(ending=TERMINATED, out_of_memory=True), EXITED),
+        (report(ending=TERMINATED, out_of_memory=True, asked=True), DRAINED),
         (report(ending=KILLED_BY_KERNEL), EXITED),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 from activities.run_worker import worker_exit
 from runtime.host import Host
 from runtime.plans import EgressPlan, SidecarPlan, StartPlan, WorkerPlan
+from runtime.process import Ending
+from runtime.sidecars import how
 from runtime.supervisor import WorkerReport, WorkerSupervisor
 from runtime.variables import WorkerIdentity
 from tests.fixtures.eventually import eventually
@@ -261,3 +264,10 @@ time.sleep(600)
     assert [line.split()[1] for line in told] == ["listed.example", "other.example"]
     assert "403" in told[1]
     assert any("[out]" in line and "other.example" in line for line in log.text("stderr"))
+
+
+@pytest.mark.parametrize(("number", "blamed"), [(signal.SIGKILL, True), (signal.SIGSEGV, False), (None, False)])
+def test_a_sidecar_ended_for_its_memory_only_if_it_was_killed(number: int | None, *, blamed: bool) -> None:
+    """The kernel may have killed another process of the group before."""
+    ending = Ending(exit_code=1 if number is None else None, signal=number, ran_seconds=1.0)
+    assert ("more memory" in how(ending, out_of_memory=True)) is blamed
