@@ -1,4 +1,5 @@
-"""Judge docker-compose.yml: Compose's own check where it is installed, and that it speaks of settings that exist.
+"""Judge docker-compose.yml: Compose's own check where it is installed, that it speaks of settings that exist, and that
+clients outside can follow the addresses they are given.
 
 `make check` runs this; CI installs Compose, so there its word counts always.
 """
@@ -34,7 +35,8 @@ def compose_command() -> list[str] | None:
 
 
 def problems_of(document: dict[str, Any]) -> list[str]:
-    """What Compose cannot know: settings that do not exist, services without a health check."""
+    """What Compose cannot know: settings that do not exist, services without a health check, names that only they
+    know given to clients."""
     known = {f"NODUS_SERVER_{name.upper()}" for name in Settings.model_fields}
     found = []
     for name, service in document["services"].items():
@@ -44,7 +46,23 @@ def problems_of(document: dict[str, Any]) -> list[str]:
         found += [
             f"service {name} sets {variable}, which no setting reads" for variable in ours if variable not in known
         ]
+        found += _unreachable_storage(name, service.get("environment", {}), document["services"])
     return found
+
+
+def _unreachable_storage(name: str, environment: dict[str, Any], services: dict[str, Any]) -> list[str]:
+    """URLs of blobs are signed for a host, and only services can look up the name of a service."""
+    host, _, port = environment.get("NODUS_SERVER_S3_ENDPOINT", "").partition(":")
+    if host not in services:
+        return []
+    if not environment.get("NODUS_SERVER_S3_PUBLIC_URL"):
+        return [
+            f"service {name} keeps blobs at {host}, which clients outside cannot look up: set "
+            "NODUS_SERVER_S3_PUBLIC_URL to where they reach it"
+        ]
+    if not any(str(published).rpartition(":")[2] == port for published in services[host].get("ports", [])):
+        return [f"service {host} publishes no port for {port}, at which clients outside send and fetch blobs"]
+    return []
 
 
 def main() -> None:

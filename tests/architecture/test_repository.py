@@ -74,6 +74,26 @@ def test_a_compose_file_with_a_misspelt_setting_or_no_health_check_is_told() -> 
 
 
 @pytest.mark.parametrize(
+    ("public", "ports", "told"),
+    [
+        ({}, ["127.0.0.1:9000:9000"], ["which clients outside cannot look up"]),
+        ({"NODUS_SERVER_S3_PUBLIC_URL": "https://blobs.example"}, ["9001:9001"], ["publishes no port for 9000"]),
+        ({"NODUS_SERVER_S3_PUBLIC_URL": "https://blobs.example"}, ["443:9000"], []),
+    ],
+)
+def test_a_compose_file_whose_blobs_no_client_can_reach_is_told(
+    public: dict[str, str], ports: list[str], told: list[str]
+) -> None:
+    services = {
+        "api": {"healthcheck": {}, "environment": {"NODUS_SERVER_S3_ENDPOINT": "minio:9000", **public}},
+        "minio": {"healthcheck": {}, "ports": ports},
+    }
+    found = check_compose.problems_of({"services": services})
+    assert len(found) == len(told)
+    assert all(words in problem for words, problem in zip(told, found, strict=True))
+
+
+@pytest.mark.parametrize(
     "name", ["requirements.lock", "requirements-dev.lock", "runtime/worker-requirements.lock", "tools/kubectl.lock"]
 )
 def test_locks_pin_every_package_by_hash_and_name_no_host(name: str) -> None:

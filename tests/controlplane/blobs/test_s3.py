@@ -41,6 +41,26 @@ async def test_a_presigned_upload_counts_after_it_was_verified_and_comes_back(
         assert got.content == content
 
 
+async def test_clients_are_sent_to_the_public_address_where_it_is_another(
+    database: Database, s3_settings: Settings, clock: MovingClock, grant_for: GrantFor
+) -> None:
+    public = f"http://localhost:{s3_settings.s3_endpoint.rpartition(':')[2]}"
+    store = await open_blob_store(database, s3_settings.model_copy(update={"s3_public_url": public}), clock)
+    grant = grant_for(b"from outside")
+    async with httpx.AsyncClient() as bare:
+        url = upload_url(store, grant)
+        assert url.startswith(f"{public}/")
+        # The name of the host is part of what was signed.
+        assert (await bare.put(url.replace("localhost", "127.0.0.1"), content=b"from outside")).status_code == 403
+        assert (await bare.put(url, content=b"from outside")).status_code == 200
+        blob = await store.find(grant.address)
+        assert blob is not None
+        assert store.direct is not None
+        got = await bare.get(store.direct.download_url(blob.location))
+    assert got.content == b"from outside"
+    assert str(got.url).startswith(f"{public}/")
+
+
 async def test_a_changed_presigned_url_is_refused_by_the_server(s3_store: BlobStore, grant_for: GrantFor) -> None:
     url = upload_url(s3_store, grant_for(b"abc"))
     async with httpx.AsyncClient() as bare:
