@@ -20,8 +20,8 @@ help:
 	  'make fmt        format the code' \
 	  'make histories  record the workflow histories that replay tests use' \
 	  'make faults     kill, freeze and cut off a whole system (SECONDS=300 how long, SEED=n the same again)' \
+	  'make oracle     the same around watchers, which must see every change once' \
 	  'make pools      pools of workers: windows, versions, many workers (FULL=1: at full size and duration)' \
-  'make oracle     the same around watchers, which must see every change once' \
 	  'make fuzz       malformed requests to every route (SECONDS=300 how long, SEED=n the same again)' \
 	  'make bench      measure the hot path beside plain Temporal, as ratios' \
 	  'make setup      only install (.venv, from hashed pins)'

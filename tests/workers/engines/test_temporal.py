@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
 
 import pytest
+import yaml
 from temporalio.client import Client
 
 from tests.fixtures.eventually import eventually
@@ -46,3 +48,9 @@ async def test_a_server_that_cannot_start_says_why(tmp_path: Path, monkeypatch: 
     (tmp_path / "data" / "temporal.sqlite").write_bytes(b"this is no database" * 100)
     with pytest.raises(EngineStartError, match="not a database"):
         await EmbeddedTemporal(tmp_path / "data", log=tmp_path / "log").start()
+
+
+def test_a_server_of_its_own_is_configured_like_the_embedded_one() -> None:
+    file = Path(__file__).resolve().parents[3] / "deploy" / "temporal-dynamic-config.yaml"
+    told = {name: [entry["value"] for entry in entries] for name, entries in yaml.safe_load(file.read_text()).items()}
+    assert told == {name: [json.loads(value)] for name, value in engine.DYNAMIC_CONFIG.items()}
