@@ -1,7 +1,7 @@
 """What a user needs to reach the system: shell assignments for the public SDK and CLI, a kubeconfig for kubectl.
 
 Both hold the admin key, so both are readable by their owner alone. `up` writes them when the system is ready, and only
-then: scripts wait for `client.env`.
+then: scripts wait for `client.env`, which a stop and the next start take away.
 """
 
 from __future__ import annotations

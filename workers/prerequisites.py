@@ -1,4 +1,7 @@
-"""What this host must offer before user code can run: a sandbox that holds, an environment. A gap is one sentence."""
+"""What this host must offer before user code can run: engines that start, a sandbox that holds, an environment.
+
+A gap is one sentence.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from runtime.host import LOCK_FILE
 from runtime.pythons import PythonLocator, PythonMissingError, find_uv
 from runtime.sandbox import SandboxUnavailableError, check, find_tools
 from runtime.uids import spare_uid
+from workers.engines.postgres import StagingUnavailableError, check_staging
 from workers.state import StartError
 
 UNSANDBOXED_ADVICE = (
@@ -38,6 +42,14 @@ def check_host(environ: Mapping[str, str], *, unsandboxed: bool = False, isolati
             check(tools, uid)
     except SandboxUnavailableError as error:
         raise StartError(f"user code cannot be confined on this host: {error}. {UNSANDBOXED_ADVICE}") from error
+
+
+def check_engines() -> None:
+    """Raise StartError when the embedded engines cannot be started by this user of this host."""
+    try:
+        check_staging()
+    except StagingUnavailableError as error:
+        raise StartError(str(error)) from error
 
 
 async def build_environment(directory: Path, environ: Mapping[str, str]) -> str | None:

@@ -77,6 +77,8 @@ class StateFolder:
                 raise StartError(
                     f"another nodus-server runs on {self.path}: stop it, or choose another folder with --data-dir"
                 )
+            # Of a run that was killed: scripts take it for the word that everything is up.
+            self.client_env.unlink(missing_ok=True)
             until = time.monotonic() + LEFTOVER_SECONDS_MAX
             while not _lock(shared.fileno()):
                 if time.monotonic() > until:

@@ -1,9 +1,10 @@
 """`python -m workers up`: the whole system on one machine, in the foreground.
 
 Order: PostgreSQL and Temporal, the schema and the first key, then the API, the node and the control process together.
-When the API says it is ready and the others poll their queues, the files for clients are written. SIGTERM or SIGINT
-stops everything in the opposite order; after a `kill -9` the same command goes on where it was, because all state is in
-the folder. The parts are `state.py` (the folder), `supervision.py` (keeping processes alive) and `health.py`.
+When the API says it is ready and the others poll their queues, the files for clients are written; `client.env` is there
+no longer than the system is. SIGTERM or SIGINT stops everything in the opposite order; after a `kill -9` the same command
+goes on where it was, because all state is in the folder. The parts are `state.py` (the folder), `supervision.py`
+(keeping processes alive) and `health.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from workers.engines.postgres import EmbeddedPostgres
 from workers.engines.temporal import EmbeddedTemporal
 from workers.health import api_is_ready, polls
 from workers.initialise import is_initialised
-from workers.prerequisites import build_environment, check_host
+from workers.prerequisites import build_environment, check_engines, check_host
 from workers.progress import Progress
 from workers.state import StartError, StateFolder, read_private
 from workers.supervision import GaveUpError, ServerProcess, Supervisor, Unit, run_to_end
@@ -63,17 +64,22 @@ def run_up(options: UpOptions) -> int:
     folder = StateFolder(options.data_dir)
     try:
         folder.create()
-        given = read_settings()
-        check_host(os.environ, unsandboxed=given.unsandboxed, isolation_min=given.isolation_min)
-        if given.unsandboxed:
-            progress.warn(
-                "workers run WITHOUT A SANDBOX and see the files and the network of this host: run only your own code"
-            )
         with folder.locked() as lock:
-            return asyncio.run(Machine(folder, options, progress, lock).run())
+            return _run_locked(folder, options, progress, lock)
     except StartError as error:
         progress.warn(str(error))
         return 1
+
+
+def _run_locked(folder: StateFolder, options: UpOptions, progress: Progress, lock: int) -> int:
+    given = read_settings()
+    check_engines()
+    check_host(os.environ, unsandboxed=given.unsandboxed, isolation_min=given.isolation_min)
+    if given.unsandboxed:
+        progress.warn(
+            "workers run WITHOUT A SANDBOX and see the files and the network of this host: run only your own code"
+        )
+    return asyncio.run(Machine(folder, options, progress, lock).run())
 
 
 class Machine:
@@ -142,7 +148,6 @@ class Machine:
             self._progress.say("Serving. Ctrl-C stops everything; the state stays in " + str(self._folder.path))
 
     async def _start(self) -> None:
-        self._folder.client_env.unlink(missing_ok=True)
         step = self._progress.step
         async with asyncio.TaskGroup() as beside:
             environment = beside.create_task(self._build_environment())
@@ -178,6 +183,7 @@ class Machine:
                 group.create_task(self._supervisor.start(name, unit))
 
     async def _stop(self) -> None:
+        self._folder.client_env.unlink(missing_ok=True)
         with self._progress.step("stopped"):
             # Workers report what they finished while the API is still there.
             await self._supervisor.stop(["node", "control"])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,9 +18,9 @@ from workers.state import StartError
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def refusal(*arguments: str) -> str:
+def refusal(*arguments: str, prefix: Sequence[str] = ()) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "workers", "up", *arguments],
+        [*prefix, sys.executable, "-m", "workers", "up", *arguments],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -58,6 +61,30 @@ def test_a_level_that_a_host_without_a_sandbox_cannot_have(tmp_path: Path, monke
     assert "isolation level none, and NODUS_SERVER_ISOLATION_MIN asks for standard: unset one" in refusal(
         "--data-dir", str(tmp_path / "data")
     )
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, which needs another user for PostgreSQL")
+@pytest.mark.parametrize("unsandboxed", ["", "1"])
+def test_root_without_the_right_to_mount_as_in_a_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unsandboxed: str
+) -> None:
+    monkeypatch.setenv("NODUS_SERVER_UNSANDBOXED", unsandboxed or "0")
+    told = refusal("--data-dir", str(tmp_path / "data"), prefix=["setpriv", "--bounding-set=-sys_admin"])
+    assert "Operation not permitted" in told
+    assert "run this as an ordinary user, or let root mount" in told
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, which needs another user for PostgreSQL")
+def test_root_without_the_programs_that_become_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("mount", "setpriv"):
+        found = shutil.which(name)
+        assert found is not None
+        (tmp_path / name).symlink_to(found)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    told = refusal("--data-dir", str(tmp_path / "data"))
+    assert "unshare, which would start it as another user, cannot be found: run `apt-get install util-linux" in told
 
 
 def test_processes_say_their_words(tmp_path: Path) -> None:

@@ -122,3 +122,13 @@ def test_a_private_file_is_replaced_whole_and_never_open_to_others(tmp_path: Pat
     write_private(path, "new")
     assert (path.read_text(), mode(path)) == ("new", 0o600)
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_killed_run_said_of_being_ready_is_taken_back_by_the_next_holder_only(folder: StateFolder) -> None:
+    folder.client_env.write_text("NODUS_API_URL=http://127.0.0.1:1\n")
+    with folder.locked():
+        assert not folder.client_env.exists()
+        folder.client_env.write_text("NODUS_API_URL=http://127.0.0.1:2\n")
+        with pytest.raises(StartError, match="another nodus-server runs"), StateFolder(folder.path).locked():
+            pass
+        assert folder.client_env.exists()

@@ -15,6 +15,7 @@ import pwd
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -50,6 +51,8 @@ shift 4
 cd /
 exec setpriv --reuid "$user" --regid "$group" --clear-groups --no-new-privs --pdeathsig INT -- "$@"
 """
+STAGING_TOOLS = ("unshare", "mount", "setpriv")
+CHECK_SECONDS_MAX = 20
 
 # One small machine: the defaults of a dedicated server would only cost memory.
 OPTIONS = {
@@ -65,6 +68,45 @@ OPTIONS = {
     "listen_addresses": "127.0.0.1",
     "jit": "off",
 }
+
+
+class StagingUnavailableError(Exception):
+    """Root cannot start PostgreSQL here; the message is one sentence with its fix."""
+
+
+def check_staging() -> None:
+    """Show an empty folder to a program that does nothing, the way a cluster is shown to the server; only root does.
+
+    Takes some 20 ms. Raises StagingUnavailableError. Starts a process, so call it off the event loop.
+    """
+    if os.geteuid() != 0:
+        return
+    missing = [name for name in STAGING_TOOLS if shutil.which(name) is None]
+    if missing:
+        raise StagingUnavailableError(
+            f"PostgreSQL does not run as root, and {' and '.join(missing)}, which would start it as another user, "
+            "cannot be found: run `apt-get install util-linux mount`, or run this as an ordinary user"
+        )
+    with tempfile.TemporaryDirectory(prefix="nodus-staging-") as folder:
+        command = _staged(_packages(), Path(folder), pwd.getpwnam(UNPRIVILEGED_USER), "true")
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=CHECK_SECONDS_MAX,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise StagingUnavailableError(f"`unshare` did not end within {CHECK_SECONDS_MAX} s on this host") from None
+    if done.returncode != 0:
+        told = " ".join(done.stderr.split()) or f"it ended with code {done.returncode}"
+        raise StagingUnavailableError(
+            f"PostgreSQL does not run as root, and root may not show its folder to another user here ({told}): run this "
+            "as an ordinary user, or let root mount (in Docker: `--cap-add SYS_ADMIN --security-opt "
+            "apparmor=unconfined`)"
+        )
 
 
 class EmbeddedPostgres:
@@ -218,14 +260,18 @@ class EmbeddedPostgres:
         """The command line of one of the programs on the cluster, staged and without root's rights when we are root."""
         if self._account is None:
             return [_binary(self._packages, program), "-D", str(folder), *arguments]
-        staged = [_binary(Path("/mnt"), program), "-D", STAGED_DATA, *arguments]
-        account = (str(self._account.pw_uid), str(self._account.pw_gid))
-        shown = (str(self._packages), str(folder))
-        return ["unshare", "--mount", "--propagation", "slave", "sh", "-c", STAGE, "sh", *shown, *account, *staged]
+        staged = (_binary(Path("/mnt"), program), "-D", STAGED_DATA, *arguments)
+        return _staged(self._packages, folder, self._account, *staged)
 
     def _tail(self) -> str:
         lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
         return " | ".join(lines[-5:]) or "no output"
+
+
+def _staged(packages: Path, folder: Path, account: pwd.struct_passwd, *command: str) -> list[str]:
+    """The command line that runs `command` as the account, with the binaries and the folder at their fixed places."""
+    told = (str(packages), str(folder), str(account.pw_uid), str(account.pw_gid))
+    return ["unshare", "--mount", "--propagation", "slave", "sh", "-c", STAGE, "sh", *told, *command]
 
 
 def _packages() -> Path:
