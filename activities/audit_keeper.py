@@ -43,8 +43,11 @@ class AuditKeeper:
 
     async def forget(self) -> None:
         """Forget what was sealed longer ago than it is kept."""
-        head = await set_checkpoint(self._writer, self._clock.now() - self._kept_for)
-        if head is not None:
-            log.info("audit events released", upto=str(head))
-        while await forget_released(self._database):
-            pass
+        released = True
+        while released:
+            head = await set_checkpoint(self._database, self._writer, self._clock.now() - self._kept_for)
+            released = head is not None
+            if released:
+                log.info("audit events released", upto=str(head))
+            while await forget_released(self._database):
+                pass

@@ -6,6 +6,7 @@ chain is kept where whoever can write to the database cannot: `head` prints the 
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated
 
 import typer
@@ -13,6 +14,7 @@ import typer
 from controlplane.audit.chain import Head, newest_head
 from controlplane.audit.verification import Verdict, verify
 from controlplane.clock import format_time
+from workers.configuration import read_settings
 from workers.switches import run_on_database
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Look after the audit log.")
@@ -30,7 +32,8 @@ def verify_log(
         expected = None if head is None else Head.parsed(head)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    verdict = run_on_database(lambda database: verify(database, expected, PROBLEMS_MAX))
+    kept_for = timedelta(days=read_settings().audit_retention_days)
+    verdict = run_on_database(lambda database: verify(database, expected, PROBLEMS_MAX, kept_for=kept_for))
     for found in verdict.tamperings:
         typer.echo(f"{found.where}: {found.told}", err=True)
     if verdict.tamperings:
@@ -54,5 +57,5 @@ def _told(verdict: Verdict, expected: Head | None) -> str:
         removed = f"what seal {verdict.checkpoint_seal} and those before it cover is no longer kept"
         lines.append(f"{removed}, since {format_time(verdict.removed_at)}")
     if expected is not None and expected.number < verdict.checkpoint_seal:
-        lines.append(f"the head that was given is of seal {expected.number}, which is no longer kept: keep a newer one")
+        lines.append(f"the head that was given is of seal {expected.number}, which was due to go: keep a newer one")
     return "\n".join([*lines, f"head {verdict.head}"])

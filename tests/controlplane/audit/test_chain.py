@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -12,10 +13,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import asyncpg
+import orjson
 import pytest
 
 from activities.audit_keeper import AuditKeeper
-from controlplane.audit.chain import COLUMNS, SEALERS_LOCK, Head, newest_head, seal
+from controlplane.audit.chain import BEGINNING, COLUMNS, SEALERS_LOCK, Head, newest_head, seal
 from controlplane.audit.entries import ActorKind, AuditEntry, RecordEntries
 from controlplane.audit.retention import forget_released, set_checkpoint
 from controlplane.audit.verification import Verdict, verify
@@ -31,10 +33,21 @@ from workers.wiring import open_core
 
 async def main():
     async with open_core(read_settings()) as core:
-        await set_checkpoint(core.writer, core.clock.now() + datetime.timedelta(hours=1))
+        await set_checkpoint(core.database, core.writer, core.clock.now() + datetime.timedelta(hours=1))
 
 asyncio.run(main())
 """
+
+KEPT_FOR = timedelta(days=400)
+
+
+async def verdict_of(plane: Plane, expected: Head | None = None, found_max: int = 100) -> Verdict:
+    return await verify(plane.database, expected, found_max, kept_for=KEPT_FOR)
+
+
+async def forget_all(plane: Plane) -> None:
+    while await forget_released(plane.database):
+        pass
 
 
 async def write(plane: Plane, *names: str) -> None:
@@ -74,11 +87,11 @@ async def test_what_nobody_touched_verifies_link_by_link(plane: Plane) -> None:
     first = await sealed(plane, ["a", "b"])
     head = await sealed(plane, ["c"], ["d", "e"])
     await write(plane, "f")
-    verdict = await verify(plane.database, head)
+    verdict = await verdict_of(plane, head)
     assert (told(verdict), verdict.seals, verdict.events, verdict.unsealed) == ([], 3, 5, 1)
     assert verdict.head == head == await newest_head(plane.database)
-    assert told(await verify(plane.database, first)) == []
-    assert Head.parsed(str(head)).hash == head.hash
+    assert told(await verdict_of(plane, first)) == []
+    assert Head.parsed(str(head)) == replace(head, last_seq=0)
     assert await seal(plane.database, plane.clock) is not None
     assert await seal(plane.database, plane.clock) is None
 
@@ -96,18 +109,18 @@ async def test_whatever_is_done_to_sealed_events_is_found(plane: Plane) -> None:
         "DELETE FROM audit_seals WHERE number = 5",
         "UPDATE audit_seals SET hash = sha256('x'), digests = sha256('x') WHERE number = 7",
     )
-    assert told(await verify(plane.database)) == [
+    assert told(await verdict_of(plane)) == [
         ("event 1", "it stood at 2: events were reordered"),
         ("event 2", "it stood at 1: events were reordered"),
         ("event 3", "it was changed"),
         ("event 4", "it was changed"),
         ("event 5", "it was deleted"),
         ("seal 6", "follows seal 4: those between were removed"),
-        ("seal 7", "its hash does not follow from its events and the seal before"),
+        ("seal 7", "its hash does not follow from its events, its time and the seal before"),
         ("event 9", "it was changed"),
-        ("seal 8", "its hash does not follow from its events and the seal before"),
+        ("seal 8", "its hash does not follow from its events, its time and the seal before"),
     ]
-    assert len((await verify(plane.database, found_max=3)).tamperings) == 3
+    assert len((await verdict_of(plane, found_max=3)).tamperings) == 3
 
 
 async def test_an_event_that_is_put_among_sealed_ones_is_found(plane: Plane) -> None:
@@ -118,19 +131,19 @@ async def test_an_event_that_is_put_among_sealed_ones_is_found(plane: Plane) -> 
     await tamper(
         plane, f"INSERT INTO audit_events OVERRIDING SYSTEM VALUE SELECT 2, {columns} FROM audit_events LIMIT 1"
     )
-    assert told(await verify(plane.database)) == [("event 2", "it was added after its neighbours were sealed")]
+    assert told(await verdict_of(plane)) == [("event 2", "it was added after its neighbours were sealed")]
 
 
 async def test_an_end_that_was_cut_off_shows_against_a_head_that_was_kept(plane: Plane) -> None:
     await sealed(plane, ["a"])
     kept = await sealed(plane, ["b"])
     await tamper(plane, "DELETE FROM audit_seals WHERE number = 2", "DELETE FROM audit_events WHERE seq = 2")
-    assert told(await verify(plane.database)) == []
-    assert told(await verify(plane.database, kept)) == [
+    assert told(await verdict_of(plane)) == []
+    assert told(await verdict_of(plane, kept)) == [
         ("seal 2", "the log ends with seal 1: what came after it was cut off")
     ]
     await sealed(plane, ["c"])
-    assert told(await verify(plane.database, kept)) == [
+    assert told(await verdict_of(plane, kept)) == [
         ("seal 2", "its hash is not the one that was kept: the chain was made anew")
     ]
 
@@ -156,20 +169,81 @@ async def test_what_is_old_is_forgotten_and_the_rest_still_verifies(plane: Plane
     gone = await sealed(plane, ["a", "b"])
     head = await sealed(plane, ["c"], ["d"])
     later = plane.clock.now() + timedelta(hours=1)
-    released = await set_checkpoint(plane.writer, later)
+    released = await set_checkpoint(plane.database, plane.writer, later)
     assert released is not None
     # The newest link stays: the next one follows from it.
     assert released.number == head.number - 1
-    assert await set_checkpoint(plane.writer, later) is None
-    assert told(await verify(plane.database, head)) == []
-    while await forget_released(plane.database):
-        pass
+    assert await set_checkpoint(plane.database, plane.writer, later) is None
+    assert told(await verdict_of(plane, head)) == []
+    await forget_all(plane)
     names = await plane.database.fetch("SELECT name, verb FROM audit_events ORDER BY seq")
     assert [tuple(row) for row in names] == [("d", "create"), ("", "forget")]
     assert await seal(plane.database, plane.clock) is not None
-    verdict = await verify(plane.database, head)
+    verdict = await verdict_of(plane, head)
     assert (told(verdict), verdict.seals, verdict.checkpoint_seal) == ([], 2, released.number)
-    assert told(await verify(plane.database, gone)) == []
+    # What a head shows that was kept must be there for as long as events are.
+    [(where, says)] = told(await verdict_of(plane, gone))
+    assert (where, says.split(":")[0]) == (
+        "seal 1",
+        f"what seal {released.number} and those before it cover is gone, although events are kept for 400 days",
+    )
+    assert told(await verify(plane.database, gone, kept_for=timedelta())) == []
+    [(_, says)] = told(await verify(plane.database, Head.parsed(gone.link), kept_for=timedelta()))
+    assert says.endswith("has no time by which to tell whether it may be")
+
+
+async def test_seals_that_were_made_older_are_not_forgotten(plane: Plane) -> None:
+    head = await sealed(plane, ["a"], ["b"], ["c"])
+    await tamper(plane, "UPDATE audit_seals SET sealed_at = sealed_at - interval '500 days'")
+    assert await set_checkpoint(plane.database, plane.writer, plane.clock.now() - KEPT_FOR) is None
+    assert [where for where, _ in told(await verdict_of(plane, head))] == ["seal 1", "seal 2", "seal 3"]
+
+
+async def test_seals_whose_events_were_made_older_as_well_are_not_forgotten(plane: Plane) -> None:
+    await sealed(plane, ["a"], ["b"], ["c"])
+    await tamper(
+        plane,
+        "UPDATE audit_seals SET sealed_at = sealed_at - interval '500 days' WHERE number = 2",
+        "UPDATE audit_events SET created_at = created_at - interval '500 days' WHERE seq = 2",
+    )
+    released = await set_checkpoint(plane.database, plane.writer, plane.clock.now() + timedelta(hours=1))
+    assert released is not None
+    assert released.number == 1, "what comes before the damage is forgotten in its time"
+    await forget_all(plane)
+    assert await set_checkpoint(plane.database, plane.writer, plane.clock.now() + timedelta(hours=1)) is None
+    assert [where for where, _ in told(await verdict_of(plane))] == ["seal 2", "event 2"]
+
+
+async def test_seals_of_the_form_without_their_time_verify_and_go_by_the_time_of_their_events(plane: Plane) -> None:
+    await sealed(plane, ["a"])
+    [row] = await plane.database.fetch("SELECT number, events, digests FROM audit_seals")
+    parts = [1, row["number"], BEGINNING.hex(), row["events"], row["digests"].hex()]
+    made = hashlib.sha256(orjson.dumps(parts)).hexdigest()
+    old = f"UPDATE audit_seals SET hash = '\\x{made}', sealed_at = sealed_at - interval '500 days'"
+    await tamper(plane, old)
+    head = await sealed(plane, ["b"])
+    assert told(await verdict_of(plane, head)) == []
+    assert await set_checkpoint(plane.database, plane.writer, plane.clock.now() - KEPT_FOR) is None
+    assert await set_checkpoint(plane.database, plane.writer, plane.clock.now() + timedelta(hours=1)) is not None
+
+
+async def test_a_forged_release_shows_against_a_head_that_was_kept(plane: Plane) -> None:
+    kept = await sealed(plane, ["a"])
+    await sealed(plane, ["b"], ["c"])
+    columns = ", ".join(COLUMNS)
+    values = columns.replace("verb", "'forget'").replace("principal_kind", "'Server'")
+    newest = "SELECT number, last_seq, hash FROM audit_seals WHERE number = 2"
+    message = "format('events up to number %s are no longer kept; the chain goes on from %s:%s', last_seq, number, hex)"
+    await tamper(
+        plane,
+        f"INSERT INTO audit_checkpoints SELECT number, now() + interval '500 days', last_seq, hash FROM ({newest})",
+        f"INSERT INTO audit_events ({columns}) SELECT {values.replace('message', message)} FROM audit_events, "
+        f"(SELECT *, encode(hash, 'hex') AS hex FROM ({newest})) WHERE seq = 3",
+    )
+    await forget_all(plane)
+    await seal(plane.database, plane.clock)
+    assert told(await verdict_of(plane)) == [], "nothing inside of the database tells"
+    assert [where for where, _ in told(await verdict_of(plane, kept))] == ["seal 1"]
 
 
 async def test_a_checkpoint_that_retention_did_not_make_is_found(plane: Plane) -> None:
@@ -178,7 +252,7 @@ async def test_a_checkpoint_that_retention_did_not_make_is_found(plane: Plane) -
         "INSERT INTO audit_checkpoints SELECT number, now(), last_seq, hash FROM audit_seals WHERE number = 1"
     )
     assert await forget_released(plane.database) is False
-    [(where, says)] = told(await verify(plane.database, head))
+    [(where, says)] = told(await verdict_of(plane, head))
     assert (where, says.split(":")[0]) == ("checkpoint 1", "no event tells of this checkpoint")
 
 
@@ -192,13 +266,13 @@ async def test_retention_that_dies_after_its_checkpoint_is_ended_by_the_next(pla
     )
     assert done.returncode == -signal.SIGKILL
     assert taken_file(tmp_path, "audit-released").exists()
-    assert told(await verify(plane.database, head)) == []
+    assert told(await verdict_of(plane, head)) == []
     assert await plane.database.fetchval("SELECT count(*) FROM audit_events WHERE name = 'a'") == 1
     keeper = AuditKeeper(plane.database, plane.writer, plane.settings, plane.clock)
     await keeper.forget()
     assert await plane.database.fetchval("SELECT count(*) FROM audit_events WHERE name = 'a'") == 0
     await keeper.seal()
-    assert told(await verify(plane.database, head)) == []
+    assert told(await verdict_of(plane, head)) == []
 
 
 async def test_the_command_tells_the_head_and_what_was_tampered_with(plane: Plane) -> None:
