@@ -26,7 +26,7 @@ from api.rendering import Renderer
 from api.streams import StreamResponse
 from controlplane.errors import ApiError, Reason
 from controlplane.identity.principal import Principal
-from controlplane.identity.scopes import require
+from controlplane.identity.scopes import require_object
 from controlplane.machinery.kind import Kind, Verb
 from controlplane.machinery.table import parse_include
 from controlplane.resources import Page
@@ -117,10 +117,15 @@ def watch_response(
 
 
 def _check_again(caller: Principal, kind: Kind, selection: Selection) -> None:
-    """Raise the 401 or 403 that the watch would be refused with now."""
-    require(caller, kind.scope_resource, Verb.WATCH, selection.project or None)
+    """Raise the 401 or 403 that the watch would be refused with now.
+
+    What belongs to the whole organisation has no field that names a project, and is shown to keys of any.
+    """
+    require_object(caller, kind, Verb.WATCH, selection.project or "", "")
+    if selection.project or not selection.project_field or caller.all_projects:
+        return
     shown = selection.projects
-    if not selection.project and not caller.all_projects and (shown is None or not shown <= caller.projects):
+    if shown is None or not shown <= caller.projects:
         raise ApiError(
             Reason.FORBIDDEN, "this credential has lost a project that the watch covers", fix="List and watch again."
         )

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import time
-from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
-import orjson
 import pytest
 from starlette.datastructures import QueryParams
 
 from api.watch import opening
-from controlplane.identity.authenticator import Authenticator
-from controlplane.identity.principal import Principal
 from controlplane.store.compaction import compact
-from tests.fixtures.app import CALL, FUNCTION, ROOT, EventStream, ServedApi, api_settings, serve
+from tests.fixtures.app import CALL, FUNCTION, ROOT, ServedApi, api_settings, serve
 from tests.fixtures.eventually import eventually
 
 MERGE = {"Content-Type": "application/merge-patch+json"}
@@ -171,10 +166,10 @@ async def test_bookmarks_come_only_when_asked_and_move_on_while_others_write(dat
 
 async def test_a_watch_that_ends_by_time_tells_last_how_far_it_got(project: ServedApi) -> None:
     since = await version(project)
-    query = {"resourceVersion": since, "allowWatchBookmarks": "true", "timeoutSeconds": "1"}
+    query = {"resourceVersion": since, "allowWatchBookmarks": "true", "timeoutSeconds": "5"}
     async with project.watch("apps", **query) as events:
         function = await project.function()
-        [bookmark] = await events.rest()
+        [bookmark] = await events.rest(within=60)
     assert bookmark["type"] == "BOOKMARK"
     assert set(bookmark["object"]) == {"apiVersion", "kind", "metadata"}
     assert set(bookmark["object"]["metadata"]) == {"resourceVersion"}
@@ -296,68 +291,6 @@ async def test_a_thousand_writes_reach_a_selective_watcher_once_and_in_order(pro
         assert (await project.client.post(f"{project.path}/functions/f/calls", json=body)).status_code == 201
         seen = await events.take(500)
     assert [event["object"]["spec"]["mapIndex"] for event in seen] == list(range(1, 1_000, 2))
-
-
-@pytest.fixture
-async def rechecked(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[tuple[ServedApi, EventStream]]:
-    """A server that asks again at every opportunity, and a watch of it that was opened with HTTP Basic."""
-    monkeypatch.setattr("api.streams.RECHECK_SECONDS", 0.05)
-    async with serve(api_settings(database_url, tmp_path, token_cache_seconds=0.0, basic_auth=True)) as api:
-        basic = base64.b64encode(f"any:{api.key}".encode()).decode()
-        api.client.headers["Authorization"] = f"Basic {basic}"
-        async with api.watch("apps", resourceVersion=await version(api)) as events:
-            yield api, events
-
-
-async def test_a_watch_opened_with_basic_credentials_goes_on_after_a_recheck(
-    rechecked: tuple[ServedApi, EventStream], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    api, events = rechecked
-    asked = 0
-    look_up = Authenticator._look_up_all
-
-    async def counted(self: Authenticator, hashes: Sequence[bytes]) -> dict[bytes, Principal | None]:
-        nonlocal asked
-        asked += 1
-        return await look_up(self, hashes)
-
-    monkeypatch.setattr(Authenticator, "_look_up_all", counted)
-    await eventually(lambda: asked >= 3)
-    await create(api, "still-there")
-    assert (await events.next())["object"]["metadata"]["name"] == "still-there"
-
-
-@pytest.mark.parametrize(
-    ("withdrawn", "code", "reason"),
-    [
-        ("revoked_at = now()", 401, "Unauthorized"),
-        ("expires_at = now() - interval '1 s'", 401, "Unauthorized"),
-        ("scopes = '{functions:read}'", 403, "Forbidden"),
-        ("projects = '{elsewhere}'", 403, "Forbidden"),
-    ],
-)
-async def test_a_watch_ends_with_the_refusal_it_would_now_meet(
-    rechecked: tuple[ServedApi, EventStream], withdrawn: str, code: int, reason: str
-) -> None:
-    api, events = rechecked
-    await api.core.database.execute(f"UPDATE tokens SET {withdrawn}")
-    [last] = await events.rest()
-    assert last["type"] == "ERROR"
-    assert (last["object"]["kind"], last["object"]["code"], last["object"]["reason"]) == ("Status", code, reason)
-
-
-async def test_a_watch_over_all_projects_ends_when_its_key_loses_one(
-    rechecked: tuple[ServedApi, EventStream],
-) -> None:
-    api, _ = rechecked
-    for path in ("apps", "projects"):
-        await api.core.database.execute("UPDATE tokens SET projects = '{default,elsewhere}'")
-        async with api.client.stream("GET", f"{ROOT}/{path}", params={"watch": "true"}) as response:
-            await api.core.database.execute("UPDATE tokens SET projects = '{default}'")
-            last = [orjson.loads(line) async for line in response.aiter_lines()][-1]
-        assert (last["type"], last["object"]["code"]) == ("ERROR", 403)
 
 
 async def test_a_watcher_of_one_function_sees_its_whole_life(project: ServedApi) -> None:
