@@ -1,31 +1,38 @@
 """Options of lists and writing verbs, as they arrive: query parameters, headers, and the body of a delete.
 
-Kubernetes clients send the options of a DELETE in its body, others in the query; both count, the body more.
+Kubernetes clients send the options of a DELETE in its body, others in the query; both count, the body more. What this
+server does not know is refused in the body, where a mistyped word could delete too much; in the query, to which proxies
+and consoles add words of their own, it is ignored.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
+from api.negotiation import BodyType, body_type
 from controlplane.errors import ApiError, Cause, Reason
 from controlplane.identity.principal import Principal
 from controlplane.machinery import problems
 from controlplane.machinery.field_validation import FieldCheck, FieldValidation
+from controlplane.machinery.kind import Document
 from controlplane.machinery.managed_fields import MANAGER_LENGTH_MAX, Manager, Operation
-from controlplane.machinery.validation import decode_json, decode_object
+from controlplane.machinery.schemas import delete_options_fields
+from controlplane.machinery.validation import CAUSES_MAX, decode_object
 from controlplane.resources import CreateOptions, DeleteOptions, ListOptions, Propagation
 from controlplane.resources.listing import forbidden_parameter
 from controlplane.store.idempotency import KeyedRequest
 
 _DRY_RUN_ALL = "All"
 _VALIDATIONS = frozenset(validation.value for validation in FieldValidation)
-_BOOLEANS = {"": False, "false": False, "0": False, "true": True, "1": True}
+_BOOLEANS = {"": None, "false": False, "0": False, "true": True, "1": True}
+"""What clients send for yes, no and neither, in lower case: those in Python say True."""
 _UNKNOWN_CLIENT = "unknown"
 _POLICIES = tuple(policy.value for policy in Propagation)
+_DELETE_WORDS = frozenset(delete_options_fields())
+_PRECONDITIONS = frozenset({"uid", "resourceVersion"})
 
 
 def dry_run(query: QueryParams) -> bool:
@@ -56,12 +63,10 @@ def manager(request: Request, operation: Operation, subresource: str = "") -> Ma
 
 def force(query: QueryParams, operation: Operation) -> bool:
     """Whether an apply takes over fields of other managers; 422 for other patches, as it would mean nothing there."""
-    word = query.get("force", "")
-    if word not in _BOOLEANS:
-        raise _invalid("force", "must be true or false")
-    if word and operation is not Operation.APPLY:
+    forced = _boolean(query, "force")
+    if forced is not None and operation is not Operation.APPLY:
         raise _invalid("force", "may not be specified for non-apply patch", problems.FORBIDDEN)
-    return _BOOLEANS[word]
+    return forced or False
 
 
 def field_check(query: QueryParams) -> FieldCheck:
@@ -85,21 +90,66 @@ def list_options(query: QueryParams) -> ListOptions:
     )
 
 
-def delete_options(query: QueryParams, content: bytes) -> DeleteOptions:
+def decoded(request: Request, content: bytes, check: FieldCheck) -> Document:
+    """A body that is an object, as JSON or as YAML by its type; 415 for another type, 400 for another value."""
+    is_yaml = body_type(request.headers.get("content-type", "")) is BodyType.YAML
+    return decode_object(check.yaml(content) if is_yaml else check.json(content))
+
+
+def delete_options(request: Request, content: bytes) -> DeleteOptions:
     """How a delete is asked; unknown words are a 422, because guessing could delete too much."""
-    body: dict[str, Any] = decode_object(decode_json(content)) if content.strip() else {}
-    policy = body.get("propagationPolicy") or query.get("propagationPolicy") or Propagation.BACKGROUND.value
-    if policy not in _POLICIES:
-        raise _invalid("propagationPolicy", "must be Foreground, Background or Orphan")
+    query = request.query_params
+    body = decoded(request, content, FieldCheck(FieldValidation.DEFAULT)) if content.strip() else {}
+    _refuse_unknown(body, _DELETE_WORDS, "")
     preconditions = body.get("preconditions") or {}
     if not isinstance(preconditions, dict):
         raise _invalid("preconditions", "must be an object")
+    _refuse_unknown(preconditions, _PRECONDITIONS, "preconditions.")
     return DeleteOptions(
-        propagation=Propagation(policy),
+        propagation=_propagation(query, body),
         dry_run=_is_dry_run(body.get("dryRun") or query.getlist("dryRun")),
         uid=_text(preconditions, "uid"),
         resource_version=_text(preconditions, "resourceVersion"),
     )
+
+
+def _propagation(query: QueryParams, body: Document) -> Propagation:
+    """What becomes of dependents, in today's word for it or in the one before; 422 for both, as they may differ."""
+    policy = body.get("propagationPolicy") or query.get("propagationPolicy")
+    orphan = body.get("orphanDependents")
+    if orphan is None:
+        orphan = _boolean(query, "orphanDependents")
+    if not isinstance(orphan, bool | None):
+        raise _invalid("orphanDependents", "must be true or false")
+    if policy and orphan is not None:
+        raise _invalid("orphanDependents", "may not be set together with `propagationPolicy`", problems.FORBIDDEN)
+    if orphan is not None:
+        return Propagation.ORPHAN if orphan else Propagation.BACKGROUND
+    if policy and policy not in _POLICIES:
+        raise _invalid("propagationPolicy", "must be Foreground, Background or Orphan")
+    return Propagation(policy) if policy else Propagation.BACKGROUND
+
+
+def _refuse_unknown(options: Document, known: frozenset[str], path: str) -> None:
+    """422 for words that mean nothing, each named."""
+    unknown = sorted(options.keys() - known)
+    if unknown:
+        causes = tuple(Cause(f"{path}{word}", "is not an option of a delete", problems.UNKNOWN) for word in unknown)
+        told = ", ".join(f"`{path}{word[:40]}`" for word in unknown[:3])
+        raise ApiError(
+            Reason.INVALID,
+            f"a delete has no option {told}",
+            causes=causes[:CAUSES_MAX],
+            fix=f"Delete options are {', '.join(sorted(known))}, written just so.",
+        )
+
+
+def _boolean(query: QueryParams, name: str) -> bool | None:
+    """A parameter that is yes or no, None when it was not given; 422 for another word."""
+    word = query.get(name, "").lower()
+    if word not in _BOOLEANS:
+        raise _invalid(name, "must be true or false")
+    return _BOOLEANS[word]
 
 
 def _is_dry_run(words: object) -> bool:
@@ -110,7 +160,7 @@ def _is_dry_run(words: object) -> bool:
     return True
 
 
-def _text(preconditions: dict[str, Any], field: str) -> str | None:
+def _text(preconditions: Document, field: str) -> str | None:
     value = preconditions.get(field)
     if value is not None and not isinstance(value, str):
         raise _invalid(f"preconditions.{field}", "must be a string")

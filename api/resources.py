@@ -20,7 +20,7 @@ from api.bodies import read_body, too_large
 from api.changes import VIEWS, WHOLE, Changes, View
 from api.deps import Deps, Target, principal
 from api.negotiation import Accepted, BodyType, body_type, negotiate
-from api.options import create_options, delete_options, field_check, list_options
+from api.options import create_options, decoded, delete_options, field_check, list_options
 from api.rendering import Renderer, pretty, warning_header
 from api.watch import is_watch, watch_response
 from controlplane.errors import ApiError, Cause, Reason, not_found
@@ -33,7 +33,6 @@ from controlplane.machinery.managed_fields import STATUS
 from controlplane.machinery.selectors import by_labels, parse_fields, parse_labels
 from controlplane.machinery.shapes import shape_of
 from controlplane.machinery.table import parse_include
-from controlplane.machinery.validation import decode_object
 from controlplane.resources import Answer
 from controlplane.store.contract import Key, Selection
 
@@ -125,7 +124,7 @@ class ResourceRoutes:
             case Verb.GET:
                 return await self._get(request, renderer, caller, target)
             case Verb.DELETE:
-                options = delete_options(request.query_params, await self._raw_body(request))
+                options = delete_options(request, await self._raw_body(request))
                 return _written(request, renderer, await self._resources.deleter.delete(key, options))
             case _:
                 changed = await self._changes.change(request, caller, target, WHOLE)
@@ -193,7 +192,7 @@ class ResourceRoutes:
         may_be_batch = target.kind.plural == _CALLS_PLURAL
         content = await (self._batch_body(request) if may_be_batch else self._raw_body(request))
         check = field_check(request.query_params)
-        body = _decoded(request, content, check)
+        body = decoded(request, content, check)
         is_list = body.get("kind") == target.kind.list_kind
         if not is_list and len(content) > self._deps.settings.body_bytes_max:
             raise too_large(Reason.REQUEST_ENTITY_TOO_LARGE, self._deps.settings.body_bytes_max)
@@ -215,7 +214,7 @@ class ResourceRoutes:
         calls = self._deps.kinds[_CALLS_PLURAL]
         content = await self._batch_body(request)
         check = field_check(request.query_params)
-        body = _decoded(request, content, check)
+        body = decoded(request, content, check)
         if body.get("kind") not in (None, calls.list_kind) or body.get("apiVersion") not in (None, API_VERSION):
             raise ApiError(Reason.BAD_REQUEST, f"the body must be a {calls.list_kind} of {API_VERSION}")
         items = _items(body, calls, check)
@@ -236,7 +235,7 @@ class ResourceRoutes:
             )
 
     async def _delete_collection(self, request: Request, selection: Selection) -> Response:
-        options = delete_options(request.query_params, await self._raw_body(request))
+        options = delete_options(request, await self._raw_body(request))
         answer = await self._resources.deleter.delete_collection(selection, options)
         return _answer(request, answer.body)
 
@@ -323,12 +322,6 @@ def _selection(request: Request, target: Target, caller: Principal) -> Selection
         projects=caller.project_limit if target.kind.project_field else None,
         project_field=target.kind.project_field,
     )
-
-
-def _decoded(request: Request, content: bytes, check: FieldCheck) -> Document:
-    """The body of a POST as a JSON object, however it is written."""
-    kind_of_body = body_type(request.headers.get("content-type", ""))
-    return decode_object(check.yaml(content) if kind_of_body is BodyType.YAML else check.json(content))
 
 
 def _items(body: Document, kind: Kind, check: FieldCheck) -> list[Document]:

@@ -111,12 +111,11 @@ def _operation(kind: Kind, verb: Verb) -> dict[str, Any]:
         "summary": f"{summary} {kind.plural if verb in (Verb.LIST, Verb.DELETE_COLLECTION) else kind.kind}.",
         "operationId": f"{action}{'Namespaced' if kind.scope is Scope.PROJECT else ''}{kind.kind}",
         "tags": [kind.plural],
+        "parameters": _query(verb),
         "responses": _responses(verb, f"{PREFIX}{name}"),
         "x-kubernetes-action": action,
         "x-kubernetes-group-version-kind": group_version_kind(kind.kind),
     }
-    if parameters := _query(verb):
-        operation["parameters"] = parameters
     if body := _body(verb, f"{PREFIX}{kind.kind}"):
         operation["requestBody"] = body
     return operation
@@ -144,19 +143,7 @@ def response(description: str, schema: Schema, media_type: str = "application/js
 
 
 def _query(verb: Verb) -> list[Schema]:
-    match verb:
-        case Verb.LIST:
-            return LIST_PARAMETERS
-        case Verb.CREATE | Verb.UPDATE:
-            return _WRITE_PARAMETERS
-        case Verb.PATCH:
-            return [*_WRITE_PARAMETERS, _FORCE]
-        case Verb.DELETE:
-            return _DELETE_PARAMETERS
-        case Verb.DELETE_COLLECTION:
-            return [*_SELECTORS, *_DELETE_PARAMETERS]
-        case _:
-            return []
+    return [*_PARAMETERS.get(verb, ()), _PRETTY]
 
 
 def _body(verb: Verb, name: str) -> dict[str, Any] | None:
@@ -167,7 +154,7 @@ def _body(verb: Verb, name: str) -> dict[str, Any] | None:
             patch = reference(f"{META_PREFIX}Patch")
             return {"required": True, "content": {media: {"schema": patch} for media in PATCH_TYPES}}
         case Verb.DELETE | Verb.DELETE_COLLECTION:
-            return {"content": {"application/json": {"schema": reference(f"{META_PREFIX}DeleteOptions")}}}
+            return {"content": {media: {"schema": reference(f"{META_PREFIX}DeleteOptions")} for media in BODY_TYPES}}
         case _:
             return None
 
@@ -233,6 +220,7 @@ _FORCE = _parameter("force", "Whether an apply takes over fields of other manage
 _DELETE_PARAMETERS = [
     _DRY_RUN,
     _parameter("propagationPolicy", "What happens to what it owns: Foreground, Background or Orphan."),
+    _parameter("orphanDependents", "The older word for it: true is Orphan, false is Background.", "boolean"),
     _parameter("gracePeriodSeconds", "Ignored.", "integer"),
 ]
 LIST_PARAMETERS = [
@@ -246,6 +234,16 @@ LIST_PARAMETERS = [
     _parameter("sendInitialEvents", "Begin a watch with the present objects.", "boolean"),
     _parameter("timeoutSeconds", "End the watch after this long.", "integer"),
 ]
+_PRETTY = _parameter("pretty", "Indent the answer for people.", "boolean")
+_PARAMETERS: dict[Verb, list[Schema]] = {
+    Verb.LIST: LIST_PARAMETERS,
+    Verb.CREATE: _WRITE_PARAMETERS,
+    Verb.UPDATE: _WRITE_PARAMETERS,
+    Verb.PATCH: [*_WRITE_PARAMETERS, _FORCE],
+    Verb.DELETE: _DELETE_PARAMETERS,
+    Verb.DELETE_COLLECTION: [*_SELECTORS, *_DELETE_PARAMETERS],
+}
+"""What each verb reads of the query; all of them read `pretty`."""
 _LOG_PARAMETERS = [
     _parameter("follow", "Stream lines as they come.", "boolean"),
     _parameter("tailLines", "Only the last lines.", "integer"),

@@ -157,7 +157,7 @@ def _meta_schemas() -> dict[str, Schema]:
             **_object("How many replicas of an object are wanted.", _scale_fields()),
             "x-kubernetes-group-version-kind": [group_version_kind(SCALE_KIND, SCALE_GROUP)],
         },
-        f"{META_PREFIX}DeleteOptions": _object("How to delete.", _delete_options_fields()),
+        f"{META_PREFIX}DeleteOptions": _object("How to delete.", delete_options_fields()),
         f"{META_PREFIX}Patch": {"type": "object", "description": "A merge patch, or the operations of a JSON patch."},
     }
 
@@ -267,12 +267,21 @@ def _scale_fields() -> dict[str, Schema]:
     }
 
 
-def _delete_options_fields() -> dict[str, Schema]:
+def delete_options_fields() -> dict[str, Schema]:
+    """What a delete may say in its body."""
     preconditions = {"uid": _text("The uid it must have."), "resourceVersion": _text("The version it must have.")}
     return {
         **_type_fields("DeleteOptions"),
         "propagationPolicy": _text("What happens to what it owns.", enum=["Foreground", "Background", "Orphan"]),
+        "orphanDependents": {
+            "type": "boolean",
+            "description": "The older word for `propagationPolicy`: true is Orphan, false is Background. Not with it.",
+        },
         "gracePeriodSeconds": {"type": "integer", "format": "int64", "description": "Ignored."},
+        "ignoreStoreReadErrorWithClusterBreakingPotential": {
+            "type": "boolean",
+            "description": "Ignored: what is stored here can be read.",
+        },
         "dryRun": {"type": "array", "description": "All: rehearse only.", "items": {"type": "string"}},
         "preconditions": _object("What must be true of the object.", preconditions),
     }

@@ -98,7 +98,7 @@ async def test_a_conflict_is_a_409_with_a_cause_for_each_field_and_force_ends_it
         {"reason": "FieldManagerConflict", "field": field, "message": 'conflict with "ci"'}
         for field in (".spec.code.module", ".spec.timeout")
     ]
-    taken = await apply(project, {"timeout": "8s"}, manager="other", force="true")
+    taken = await apply(project, {"timeout": "8s"}, manager="other", force="True")
     assert taken.json()["spec"]["timeout"] == "8s"
     assert managers(taken.json()) == [("ci", "Apply", ""), ("other", "Apply", "")]
     again = await apply(project, {**FUNCTION, "timeout": "7s"})

@@ -74,6 +74,15 @@ def test_every_write_can_be_rehearsed_and_validated(kind: Kind) -> None:
     assert "force" in {parameter["name"] for parameter in named["patch"]["parameters"]}
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS.values() if Verb.DELETE in kind.verbs], ids=lambda k: k.kind)
+def test_every_delete_tells_its_options_in_the_query_and_in_the_body(kind: Kind) -> None:
+    operation = DOCUMENT["paths"][f"{collection(kind)}/{{name}}"]["delete"]
+    assert {"dryRun", "propagationPolicy", "orphanDependents", "gracePeriodSeconds", "pretty"} == {
+        parameter["name"] for parameter in operation["parameters"]
+    }
+    assert set(operation["requestBody"]["content"]) == {"application/json", "application/yaml"}
+
+
 def test_objects_of_all_projects_can_be_listed() -> None:
     for kind in KINDS.values():
         if kind.scope is Scope.PROJECT:
