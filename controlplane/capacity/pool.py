@@ -156,11 +156,12 @@ def plan(facts: PoolFacts) -> PoolPlan:
     funded = start if facts.funded_room is None else min(start, facts.funded_room)
     allowed = start if facts.quota_room is None else min(start, facts.quota_room)
     room = max(0, min(funded, allowed, facts.host_room))
-    rolled = _rolled(desired, current, old, stuck=start > 0 and room == 0)
+    # Who leaves makes a place on the host and within quotas, but brings no money.
+    rolled, rolled_again_at = _rolled(facts, desired, current, old, lacks_place=funded > 0 and room == 0)
     idle, idle_again_at = _idle(facts, desired, current)
     leaving = (*rolled, *idle)
     shared = _given_back(facts.give_back - len(leaving), live, {uid for uid, _ in leaving})
-    times = [time for time in (again_at, idle_again_at) if time is not None]
+    times = [time for time in (again_at, rolled_again_at, idle_again_at) if time is not None]
     return PoolPlan(
         desired=desired,
         start=room,
@@ -206,17 +207,40 @@ def _not_before(facts: PoolFacts) -> datetime:
 
 
 def _rolled(
-    desired: int, current: Sequence[Member], old: Sequence[Member], *, stuck: bool
-) -> tuple[tuple[str, DrainReason], ...]:
-    """Workers of older revisions that are no longer needed: each goes only when a new one is ready in its place.
+    facts: PoolFacts, desired: int, current: Sequence[Member], old: Sequence[Member], *, lacks_place: bool
+) -> tuple[tuple[tuple[str, DrainReason], ...], datetime | None]:
+    """Workers of older revisions that are no longer needed, and when that changes by time alone.
 
-    When the hosts have no room for a new one, one old worker makes it, or the roll would never begin.
+    One that takes calls goes only when a new one takes calls in its place; one that does not yet goes as soon as a new
+    one is started in its place. When no new one finds a place, one old worker makes it, or the roll would never begin;
+    the next one only if that was not enough, because one that ends its calls fills its place until it is gone.
     """
     ready = sum(member.ready for member in current)
-    gone = max(0, len(old) - max(0, desired - ready))
-    if stuck and not gone and old and not any(not member.ready for member in current):
-        gone = 1
-    return tuple((member.uid, DrainReason.ROLLED) for member in sorted(old, key=_most_idle_first)[:gone])
+    starting = [member for member in old if not member.ready]
+    serving = sorted((member for member in old if member.ready), key=_most_idle_first)
+    kept, again_at = max(0, desired - ready), None
+    if not kept and serving:
+        kept, again_at = _kept_unproven(facts, current, serving[-1])
+    spared = max(0, desired - len(current) - min(kept, len(serving)))
+    leaving = [*starting[: max(0, len(starting) - spared)], *serving[: max(0, len(serving) - kept)]]
+    makes_place = lacks_place and len(current) == ready and not any(member.draining for member in facts.members)
+    if makes_place and not leaving:
+        leaving = [*starting, *serving][:1]
+    return tuple((member.uid, DrainReason.ROLLED) for member in leaving), again_at
+
+
+def _kept_unproven(facts: PoolFacts, current: Sequence[Member], last: Member) -> tuple[int, datetime | None]:
+    """Whether the last old worker stays although no call asks for one, and until when (decision 0046).
+
+    Calls that come one after the other leave moments without any. If the new revision was begun, or cannot be, and none
+    of its workers takes calls, the next call must find the old one, for as long as it would have idled.
+    """
+    is_begun = bool(current) or facts.start_failures > 0 or facts.lost_starts > 0
+    is_doubtful = is_begun or facts.image is ImageState.FAILED or not facts.placeable
+    if not is_doubtful or facts.pressure or any(member.ready for member in current):
+        return 0, None
+    due = (last.idle_since or facts.now) + facts.scaledown_window
+    return (1, due) if due > facts.now else (0, None)
 
 
 def _idle(
@@ -247,14 +271,15 @@ def _given_back(count: int, live: Sequence[Member], leaving: set[str]) -> tuple[
     """The workers that leave for other projects: idle ones, then those that do not take calls yet, then those with the
     fewest calls, which they end before they go."""
 
-    def cost(member: Member) -> tuple[int, int, tuple[bool, float, str]]:
+    def cost(member: Member) -> tuple[int, tuple[bool, float, int, str]]:
         stage = 0 if member.ready and not member.busy else 1 if not member.ready else 2
-        return stage, member.busy, _most_idle_first(member)
+        return stage, _most_idle_first(member)
 
     staying = sorted((member for member in live if member.uid not in leaving), key=cost)
     return tuple((member.uid, DrainReason.FAIR_SHARE) for member in staying[: max(0, count)])
 
 
-def _most_idle_first(member: Member) -> tuple[bool, float, str]:
+def _most_idle_first(member: Member) -> tuple[bool, float, int, str]:
+    """Those that idle longest, then those that hold the fewest calls."""
     since = member.idle_since
-    return (since is None, 0.0 if since is None else since.timestamp(), member.uid)
+    return (since is None, 0.0 if since is None else since.timestamp(), member.busy, member.uid)

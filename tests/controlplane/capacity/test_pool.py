@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -128,6 +129,57 @@ def test_old_workers_that_nothing_needs_go_at_once() -> None:
     told = plan(facts(idle_for("a", 5, current=False), idle_for("b", 1, current=False)))
     assert {reason for _, reason in told.drain} == {DrainReason.ROLLED}
     assert len(told.drain) == 2
+
+
+@pytest.mark.case("C54")
+def test_versions_that_only_start_never_take_the_place_of_the_one_that_serves() -> None:
+    """Two deploys within one start: the second finds healthy workers and starting ones, and both are old."""
+    v1 = [idle_for("v1a", 9, current=False), idle_for("v1b", 8, current=False)]
+    v2 = [starting("v2a", current=False), starting("v2b", current=False)]
+    begun = plan(facts(*v1, *v2, min_workers=2))
+    assert (begun.start, {uid for uid, _ in begun.drain}) == (2, {"v2a", "v2b"})
+    going = [starting("v2a", current=False, draining=True), starting("v2b", current=False, draining=True)]
+    assert plan(facts(*v1, *going, starting("v3a"), starting("v3b"), min_workers=2)).drain == ()
+    assert plan(facts(*v1, member("v3a"), starting("v3b"), min_workers=2)).drain == (("v1a", DrainReason.ROLLED),)
+
+
+def test_an_old_worker_that_starts_is_kept_until_a_new_one_is_started_in_its_place() -> None:
+    v2 = starting("v2", current=False)
+    assert plan(facts(v2, queued=1, placeable=False)).drain == ()
+    assert plan(facts(v2, starting("v3"), queued=1)).drain == (("v2", DrainReason.ROLLED),)
+
+
+def test_a_moment_without_calls_drains_no_old_worker_while_the_new_revision_proves_nothing() -> None:
+    old = idle_for("old", 20, current=False)
+    for broken in (
+        plan(facts(old, starting("new"))),
+        plan(facts(old, start_failures=5, last_failure_at=NOW)),
+        plan(facts(old, lost_starts=1, last_lost_at=NOW)),
+        plan(facts(old, image=ImageState.FAILED)),
+    ):
+        assert (broken.drain, broken.again_at) == ((), NOW + timedelta(seconds=40))
+    # Nobody keeps it for longer than it would have idled, or while others miss the place.
+    failing = {"start_failures": 1, "last_failure_at": NOW}
+    for gone in (
+        plan(facts(idle_for("old", 60, current=False), **failing)),
+        plan(facts(old, pressure=True, **failing)),
+        plan(facts(old, member("new"))),
+        plan(facts(old)),
+    ):
+        assert ("old", DrainReason.ROLLED) in gone.drain
+    told = plan(facts(old, idle_for("older", 30, current=False), **failing))
+    assert told.drain == (("older", DrainReason.ROLLED),)
+
+
+def test_one_place_at_a_time_is_made_however_long_it_takes_and_none_for_want_of_money() -> None:
+    old = [busy("a", current=False), busy("b", calls=2, current=False)]
+    for full in ({"host_room": 0}, {"quota_room": 0}):
+        load = {"queued": 1, "running": 3, **full}
+        assert plan(facts(*old, **load)).drain == (("a", DrainReason.ROLLED),)
+        assert plan(facts(busy("a", current=False, draining=True), old[1], **load)).drain == ()
+        assert plan(facts(starting("c", current=False), *old, **load)).drain == (("c", DrainReason.ROLLED),)
+        assert plan(facts(*old, funded_room=0, **load)).drain == ()
+    assert plan(facts(*old, running=3, funded_room=0)).drain == ()
 
 
 def test_a_full_host_gives_one_place_to_the_new_revision() -> None:
@@ -266,3 +318,55 @@ def test_a_plan_stays_within_its_bounds(
         assert not any(live[uid].current and live[uid].busy for uid in drained)
     else:
         assert set(drained) == set(live)
+
+
+@pytest.mark.case("C54")
+@given(
+    pool=st.lists(members, max_size=9, unique_by=lambda found: found.uid),
+    queued=st.integers(0, 9),
+    least=st.integers(0, 5),
+    failures=st.integers(0, 6),
+    funded=st.none() | st.integers(0, 3),
+    image=st.sampled_from(ImageState),
+)
+def test_a_roll_never_leaves_fewer_workers_that_serve_than_the_load_asks_for(
+    pool: list[Member], queued: int, least: int, failures: int, funded: int | None, image: ImageState
+) -> None:
+    """While there is room: whether the new version starts, fails or cannot be paid, and however often one looks."""
+    running = sum(found.busy for found in pool)
+    while True:
+        seen = facts(
+            *pool, queued=queued, running=running, min_workers=least, start_failures=failures, funded_room=funded,
+            last_failure_at=NOW, image=image,
+        )  # fmt: skip
+        told = plan(seen)
+        rolled = {uid for uid, reason in told.drain if reason is DrainReason.ROLLED}
+        serving = [found for found in pool if found.ready and not found.draining]
+        left = [found for found in serving if found.uid not in rolled]
+        assert len(left) >= min(told.desired, len(serving))
+        if not told.drain:
+            break
+        drained = {uid for uid, _ in told.drain}
+        pool = [replace(found, draining=found.draining or found.uid in drained) for found in pool]
+
+
+@given(
+    pool=st.lists(members, min_size=1, max_size=9, unique_by=lambda found: found.uid),
+    lacking=st.sampled_from(["host_room", "quota_room", "funded_room"]),
+    queued=st.integers(1, 9),
+)
+def test_looks_at_a_pool_without_a_place_let_one_old_worker_go_until_it_is_gone(
+    pool: list[Member], lacking: str, queued: int
+) -> None:
+    """However often one looks before it is gone."""
+    pool = [replace(found, current=False, draining=False) for found in pool]
+    load = {"queued": queued, "running": sum(found.busy for found in pool), "max_workers": 99, lacking: 0}
+    gone: list[str] = []
+    for _ in range(4):
+        told = plan(facts(*pool, **load))
+        gone += [uid for uid, _ in told.drain]
+        pool = [replace(found, draining=found.uid in gone) for found in pool]
+    serving = sum(found.ready for found in pool)
+    needed = min(queued + load["running"], serving)
+    makes = 0 if lacking == "funded_room" else 1
+    assert sum(found.ready and not found.draining for found in pool) >= needed - makes
