@@ -14,9 +14,9 @@ from activities.pool_memory import PoolMemory
 from controlplane.calls.outcomes import duration_seconds
 from controlplane.calls.queries import FunctionLoad
 from controlplane.capacity.function_status import Observation
-from controlplane.capacity.pool import PoolFacts, PoolPlan, desired_workers, member_of
+from controlplane.capacity.pool import Member, PoolFacts, PoolPlan, desired_workers, member_of
 from controlplane.capacity.revision import requests
-from controlplane.capacity.rows import AttemptState, LiveWorker, StartRecord
+from controlplane.capacity.rows import LiveWorker, StartRecord
 from controlplane.images.use import ImageUse
 from controlplane.kinds.quotes import within_quote
 from controlplane.ledger.function_funds import FunctionFunds
@@ -71,6 +71,12 @@ class Look:
         queued, running = (self.load.queued, self.load.running) if self.load else (0, 0)
         return self.funds.cap is not None and self.funds.cap.is_reached(queued=queued, running=running)
 
+    @property
+    def members(self) -> Sequence[Member]:
+        """Its workers as the rule sees them."""
+        concurrency = self.document["spec"]["scaling"]["targetConcurrency"]
+        return [member_of(worker, self.revision, concurrency) for worker in self.workers]
+
     def facts(
         self, memory: PoolMemory, *, now: datetime, suspended: bool, pressure: bool, settings: Settings
     ) -> PoolFacts:
@@ -89,7 +95,7 @@ class Look:
             max_workers=scaling["maxWorkers"],
             target_concurrency=scaling["targetConcurrency"],
             scaledown_window=window,
-            members=[member_of(worker, self.revision) for worker in self.workers],
+            members=self.members,
             peak_workers=memory.peak(now, window),
             start_failures=self.starts.failures,
             last_failure_at=self.starts.last_failure_at,
@@ -109,9 +115,9 @@ class Look:
 
     def observation(self, told: PoolPlan, memory: PoolMemory, *, started: int) -> Observation:
         """What the Function's status tells after the plan was carried out and `started` workers were started."""
-        staying = [worker for worker in self.workers if not worker.row.draining]
-        ready = [worker for worker in staying if worker.row.state == AttemptState.READY]
-        busy = sum(worker.busy > 0 for worker in ready)
+        staying = [member for member in self.members if not member.draining]
+        ready = [member for member in staying if member.ready]
+        busy = sum(member.busy > 0 for member in ready)
         load = self.load
         burn = sum(worker.row.rate_micro_usd_per_hour for worker in self.workers)
         return Observation(
@@ -119,7 +125,7 @@ class Look:
             idle=len(ready) - busy,
             starting=len(staying) - len(ready) + started,
             draining=len(self.workers) - len(staying),
-            current_ready=sum(worker.row.pool == self.revision for worker in ready),
+            current_ready=sum(member.current for member in ready),
             queued=load.queued + load.pending if load else 0,
             running=load.running if load else 0,
             charge_micro_usd=load.charge_micro_usd if load else 0,

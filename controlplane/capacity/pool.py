@@ -25,6 +25,7 @@ class DrainReason(StrEnum):
     """Why the pool lets a worker go."""
 
     IDLE = "Idle"
+    SCALED_DOWN = "ScaledDown"
     STOPPED = "Stopped"
     ROLLED = "Rolled"
     DELETED = "FunctionDeleted"
@@ -41,7 +42,7 @@ class Member:
 
     uid: str
     current: bool
-    """Whether it was started from the present revision of the Function."""
+    """Whether it was started from the present revision of the Function, to run as many calls at once as it says."""
     ready: bool
     draining: bool
     busy: int
@@ -113,14 +114,15 @@ class PoolPlan:
     """More would be started if a quota allowed it."""
 
 
-def member_of(worker: LiveWorker, revision: str) -> Member:
-    """What a plan wants to know of a worker, when `revision` is the present one."""
+def member_of(worker: LiveWorker, revision: str, concurrency: int) -> Member:
+    """What a plan wants to know of a worker, when these are the present revision and `targetConcurrency`."""
     row = worker.row
     ready = row.state == AttemptState.READY
     times = [time for time in (row.ready_at, row.last_busy_at) if time is not None]
     return Member(
         uid=row.uid,
-        current=row.pool == revision,
+        # A worker learns at its start how many calls it runs at once, and each is charged its share of that.
+        current=row.pool == revision and row.concurrency == concurrency,
         ready=ready,
         draining=row.draining,
         busy=worker.busy,
@@ -158,8 +160,10 @@ def plan(facts: PoolFacts) -> PoolPlan:
     room = max(0, min(funded, allowed, facts.host_room))
     # Who leaves makes a place on the host and within quotas, but brings no money.
     rolled, rolled_again_at = _rolled(facts, desired, current, old, lacks_place=funded > 0 and room == 0)
-    idle, idle_again_at = _idle(facts, desired, current)
-    leaving = (*rolled, *idle)
+    above = _above_most(facts, current)
+    staying = [member for member in current if member.uid not in {uid for uid, _ in above}]
+    idle, idle_again_at = _idle(facts, desired, staying)
+    leaving = (*rolled, *above, *idle)
     shared = _given_back(facts.give_back - len(leaving), live, {uid for uid, _ in leaving})
     times = [time for time in (again_at, rolled_again_at, idle_again_at) if time is not None]
     return PoolPlan(
@@ -265,6 +269,15 @@ def _idle(
         else:
             again_at = due if again_at is None else min(again_at, due)
     return tuple(drain), again_at
+
+
+def _above_most(facts: PoolFacts, current: Sequence[Member]) -> tuple[tuple[str, DrainReason], ...]:
+    """Workers above `maxWorkers`, which was lowered: those that take no calls yet, idle ones, then those with the
+    fewest calls, which they end before they go. Under steady load none would ever idle."""
+    ordered = sorted(current, key=lambda member: (member.ready, *_most_idle_first(member)))
+    return tuple(
+        (member.uid, DrainReason.SCALED_DOWN) for member in ordered[: max(0, len(current) - facts.max_workers)]
+    )
 
 
 def _given_back(count: int, live: Sequence[Member], leaving: set[str]) -> tuple[tuple[str, DrainReason], ...]:

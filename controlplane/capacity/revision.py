@@ -1,10 +1,11 @@
 """Which change of a Function needs new workers: the revision of its pool.
 
 Workers that were started from an equal revision are interchangeable. The revision is a digest of the part of the spec
-that a worker is made of; timeouts, retries and scaling are read per call and change nothing on a worker. A restart
-that was asked for is a part of it too, so it rolls the pool like a change does. A Function names its Image by name, and
-what the name stands for may change: the digest that it was pinned to is a part as well. While another one is built, or
-could not be, that stays the last one, so workers go on until there is something to replace them with.
+that a worker is made of; timeouts and retries are read per call and change nothing on a worker. Scaling makes no
+version either: that workers of another `targetConcurrency` are replaced as well is for `capacity/pool.py` to know. A
+restart that was asked for is a part of it too, so it rolls the pool like a change does. A Function names its Image by
+name, and what the name stands for may change: the digest that it was pinned to is a part as well. While another one is
+built, or could not be, that stays the last one, so workers go on until there is something to replace them with.
 """
 
 from __future__ import annotations

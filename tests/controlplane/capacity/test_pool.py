@@ -107,6 +107,15 @@ def test_light_traffic_that_goes_round_all_workers_does_not_keep_them_all() -> N
     assert plan(facts(*members, running=1, peak_workers=5)).drain == ()
 
 
+def test_fewer_most_workers_let_the_least_busy_go_at_once_and_end_their_calls() -> None:
+    pool = (busy("b3", calls=3), busy("b1"), idle_for("i", 1), starting("s"), busy("b2", calls=2))
+    order = ["s", "i", "b1", "b2", "b3"]
+    for most in range(1, 6):
+        told = plan(facts(*pool, running=6, queued=9, max_workers=most))
+        assert told.drain == tuple((uid, DrainReason.SCALED_DOWN) for uid in order[: 5 - most])
+        assert told.start == 0
+
+
 def test_a_stopped_function_lets_everyone_go_and_says_why() -> None:
     told = plan(facts(busy("a"), starting("b"), busy("c", draining=True), wanted=False, running=1))
     assert told.drain == (("a", DrainReason.STOPPED), ("b", DrainReason.STOPPED))
@@ -291,7 +300,7 @@ members = st.builds(
 @given(
     pool=st.lists(members, max_size=12, unique_by=lambda found: found.uid),
     queued=st.integers(0, 40),
-    bounds=st.tuples(st.integers(0, 5), st.integers(5, 9)),
+    bounds=st.tuples(st.integers(0, 5), st.integers(5, 9)) | st.tuples(st.just(0), st.integers(1, 5)),
     room=st.integers(0, 12),
     wanted=st.booleans(),
     peak=st.none() | st.integers(0, 9),
@@ -315,7 +324,9 @@ def test_a_plan_stays_within_its_bounds(
     if wanted:
         kept = [found for found in current if found.uid not in drained]
         assert len(kept) >= min(len(current), bounds[0])
-        assert not any(live[uid].current and live[uid].busy for uid in drained)
+        ended_early = [uid for uid in drained if live[uid].current and live[uid].busy]
+        assert len(ended_early) <= max(0, len(current) - bounds[1])
+        assert len(kept) <= bounds[1]
     else:
         assert set(drained) == set(live)
 
