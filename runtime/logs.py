@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
+import sys
+import termios
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -198,28 +201,32 @@ class _Pipe:
         asyncio.get_running_loop().add_reader(descriptor, self._read)
 
     def finish(self) -> None:
-        """Read what the pipe still holds, and close it."""
-        while self._open and self._read():
-            pass
+        """Read what the pipe holds now, and close it: what escaped a node without sandboxes may write on for ever."""
+        left = self._held_bytes() if self._open else 0
+        while left > 0 and (taken := self._read()):
+            left -= taken
         self._close()
 
-    def _read(self) -> bool:
-        """Take one piece; false when there is none."""
+    def _held_bytes(self) -> int:
+        return int.from_bytes(fcntl.ioctl(self._descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+    def _read(self) -> int:
+        """Take one piece; how many bytes it had, 0 when there is none."""
         try:
             data = os.read(self._descriptor, _READ_BYTES)
         except BlockingIOError:
-            return False
+            return 0
         if not data:
             self._close()
-            return False
+            return 0
         if self._collector.full:
             # Counting newlines is all a flood may cost; the rest of a line that began before it is lost with it.
             self._collector.drop(data.count(b"\n"))
             self._partial = data[data.rfind(b"\n") + 1 :][: self._collector.limits.line_bytes_max]
             self._in_event = False
-            return True
+            return len(data)
         self._feed(data)
-        return True
+        return len(data)
 
     def _feed(self, data: bytes) -> None:
         whole, newline, partial = (self._partial + data).rpartition(b"\n")

@@ -207,6 +207,28 @@ async def test_a_sink_that_refuses_is_not_asked_again() -> None:
     assert len(tries) == 1
 
 
+async def test_who_writes_on_after_the_worker_has_ended_does_not_hold_up_the_node(
+    plain: Printer, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a process does that escaped a node without sandboxes: it has the pipe still, and is faster than the node."""
+    read = os.read
+
+    def read_while_it_writes(descriptor: int, size: int) -> bytes:
+        data = read(descriptor, size)
+        os.write(plain.stdout, data)
+        return data
+
+    os.write(plain.stdout, b"more\n" * 5_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "read", read_while_it_writes)
+        await plain.collector.close()
+    assert log.text("stdout") == ["more"] * 5_000
+    with pytest.raises(BrokenPipeError):
+        os.write(plain.stdout, b"nobody reads any more")
+    for descriptor in (plain.stdout, plain.stderr):
+        os.close(descriptor)
+
+
 async def test_a_note_of_ours_is_told_apart_from_what_the_worker_prints(plain: Printer, log: Log) -> None:
     plain.collector.note("about the worker")
     await plain.finish()
