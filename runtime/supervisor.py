@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
+import structlog
+
 from runtime.cells import Cell
 from runtime.cgroups import Cgroup, Limits
 from runtime.disks import DiskUnavailableError
@@ -35,6 +37,8 @@ from runtime.sidecars import SidecarFailedError, Sidecars
 from runtime.unwalled import UnwalledError, admitted
 from runtime.variables import worker_variables
 from runtime.warm import WarmWorker
+
+log = structlog.get_logger(__name__)
 
 RELEASE_SECONDS = 0.3
 """Between SIGTERM and the answer to a held claim: the worker must have seen the signal first, or it polls again."""
@@ -57,7 +61,7 @@ class WorkerReport:
     killed it; None when it left by itself. `asked` tells that a drain had been asked for, `ready` that it had claimed
     at least once, `api_away` that the API did not answer the last request it made, `image_missing` why its image is not
     on this host, `sidecar_ended` which sidecar it could not go on without, and what became of that,
-    `busy` that others use what it needs.
+    `busy` that others use what it needs, or all that its node has.
     """
 
     ending: Ending | None
@@ -122,6 +126,14 @@ class WorkerSupervisor:
         ) as error:
             self._busy = isinstance(error, GpuUnavailableError) and error.busy
             self._problem = self._problem or str(error)
+            logs.note(self._problem)
+        except OSError as error:
+            if self._process is not None:
+                raise
+            # A disk, a table of the kernel or the user ids are full. No path of this host is told to its users.
+            log.exception("a worker could not be started", attempt=self._plan.identity.attempt)
+            self._busy = True
+            self._problem = f"this node could not prepare the worker: {error.strerror or type(error).__name__}"
             logs.note(self._problem)
         finally:
             self._over = True

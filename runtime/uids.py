@@ -8,6 +8,7 @@ two servers on it never use the same, and a server that dies gives all of its ba
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -33,12 +34,12 @@ class UidLease:
 
 
 def lease_uid(folder: Path = LEASE_FOLDER) -> UidLease:
-    """The lowest free uid of the range; RuntimeError when a host runs more workers than there are."""
+    """The lowest free uid of the range; OSError when a host runs more workers than there are."""
     for uid in range(FIRST_UID, FIRST_UID + UIDS_MAX):
         lease = take_uid(uid, folder)
         if lease is not None:
             return lease
-    raise RuntimeError(f"all {UIDS_MAX} user ids for workers are in use on this host")
+    raise OSError(errno.EAGAIN, f"all {UIDS_MAX} user ids for workers are in use on this host")
 
 
 @contextlib.contextmanager

@@ -217,7 +217,7 @@ class WarmPool:
                 command = replace(command, environment=base_variables(places), directory=places.folder(None))
                 process = await self._launcher.start_waiting(template, command, cell)
                 self._reach("warm-made")
-            except (SandboxUnavailableError, OSError, RuntimeError) as error:
+            except (SandboxUnavailableError, OSError) as error:
                 raise _NotMadeError(template) from error
             return WarmWorker(
                 template=template, directory=directory, cell=cell, places=places, process=process, held=stack.pop_all()

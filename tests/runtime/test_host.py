@@ -52,6 +52,6 @@ def test_uids_are_leased_one_by_one_and_given_back(tmp_path: Path) -> None:
 def test_a_host_that_is_out_of_uids_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uids, "UIDS_MAX", 1)
     only = lease_uid(tmp_path)
-    with pytest.raises(RuntimeError, match="in use on this host"):
+    with pytest.raises(OSError, match="in use on this host"):
         lease_uid(tmp_path)
     only.release()

@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from activities.run_worker import worker_exit
+from activities.run_worker_contract import PLATFORM_AWAY
+from runtime import uids
 from runtime.host import Host
 from runtime.plans import WorkerPlan
 from runtime.supervisor import Phase, WorkerReport, WorkerSupervisor
@@ -309,6 +312,24 @@ async def test_a_minor_this_host_lacks_is_named_in_the_report_and_the_log(start:
     assert report.problem is not None
     assert "NODUS_PYTHON_3_77" in report.problem
     assert any("NODUS_PYTHON_3_77" in line for line in log.text("stderr"))
+
+
+async def test_a_node_that_has_no_room_for_a_worker_says_what_is_missing(start: Start, host: Host, log: Log) -> None:
+    """In words of the system and without a path of the host; it is no fault of the Function."""
+    (host.attempt_directory("att_test") / "run").touch()
+    report = await start().report()
+    assert report.problem == "this node could not prepare the worker: File exists"
+    assert log.text("stderr") == [f"nodus: {report.problem}"]
+    assert worker_exit(report).outcome == PLATFORM_AWAY
+
+
+async def test_a_node_that_is_out_of_users_says_so(start: Start, monkeypatch: pytest.MonkeyPatch, host: Host) -> None:
+    if not host.own_uids:
+        pytest.skip("workers share the node's user")
+    monkeypatch.setattr(uids, "UIDS_MAX", 0)
+    report = await start().report()
+    assert report.problem is not None
+    assert "all 0 user ids for workers are in use on this host" in report.problem
 
 
 async def test_a_worker_that_is_drained_before_it_exists_never_starts(start: Start) -> None:
