@@ -15,6 +15,8 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import structlog
+
 from runtime.environments import open_for_reading
 from runtime.pythons import Interpreter, PythonMissingError
 
@@ -22,6 +24,8 @@ _LEFT_OUT = ("site-packages", "dist-packages", "test", "tests", "idlelib", "*.a"
 _OTHERS_MAY_PASS = 0o001
 NOBODY = 65_534
 PROVE_SECONDS_MAX = 60
+
+log = structlog.get_logger(__name__)
 
 
 def reachable(interpreter: Interpreter, folder: Path) -> Interpreter:
@@ -65,9 +69,10 @@ def _prove(executable: Path) -> None:
             check=True,
         )
     except (OSError, subprocess.SubprocessError) as error:
+        log.warning("other users cannot use a Python", executable=str(executable), problem=str(error))
         raise PythonMissingError(
-            f"workers without a sandbox are users of their own and cannot use {executable}: {error}. Install Python "
-            "where all users may read it, and name it by NODUS_PYTHON_3_x"
+            "workers without a sandbox are users of their own and cannot use the Python of this node. Its operator may "
+            "install one where all users may read it, and name it by NODUS_PYTHON_3_x"
         ) from error
 
 

@@ -13,10 +13,16 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
+
+log = structlog.get_logger(__name__)
+
+MINORS = ("3.10", "3.11", "3.12", "3.13")
+"""Those that a Function may ask for."""
 PROBE_SECONDS_MAX = 20
 """An interpreter that has not told its version by then is broken; a pyenv shim on a cold disk takes about a second."""
 
@@ -47,7 +53,14 @@ class Interpreter:
 
 
 class PythonMissingError(Exception):
-    """This host has no usable interpreter of the asked minor; the message names the fix and what was looked at."""
+    """This host has no usable interpreter of the asked minor.
+
+    The message is for whoever asked and names no path of the host; `looked_at` is for its operator.
+    """
+
+    def __init__(self, message: str, looked_at: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.looked_at = tuple(looked_at)
 
 
 class PythonLocator:
@@ -62,21 +75,31 @@ class PythonLocator:
         """The interpreter for `minor` such as `3.12`. Runs candidates, so call it off the event loop.
 
         Order: the variable `NODUS_PYTHON_3_12`, the Python of this process, PATH, pyenv's versions, what uv knows.
-        A variable that is set is obeyed or refused, never passed over. Raises PythonMissingError.
+        A variable that is set is obeyed or refused, never passed over. Raises PythonMissingError; what was looked at
+        is for the log of the node.
         """
         if not re.fullmatch(r"3\.\d{1,2}", minor):
             raise PythonMissingError(f"{minor!r} is not a Python minor version such as 3.12")
+        found, rejected = self._find(minor)
+        if found is not None:
+            return found
+        log.warning("a Python is missing", python=minor, looked_at=rejected, variable=_variable(minor))
+        others = [other for other in MINORS if self._find(other)[0] is not None]
+        raise PythonMissingError(_advice(minor, others), rejected)
+
+    def _find(self, minor: str) -> tuple[Interpreter | None, list[str]]:
+        """The interpreter, or what was looked at in vain."""
         known = self._found.get(minor)
         if known is not None and known.executable.exists():
-            return known
+            return known, []
         rejected: list[str] = []
         for candidate in self._candidates(minor):
             found = _probe(candidate, minor, self._environ)
             if isinstance(found, Interpreter):
                 self._found[minor] = found
-                return found
+                return found, []
             rejected.append(f"{candidate} {found}")
-        raise PythonMissingError(_advice(minor, rejected))
+        return None, rejected
 
     def _candidates(self, minor: str) -> Iterator[Path]:
         told = self._environ.get(_variable(minor))
@@ -173,9 +196,9 @@ def _patch_number(version_folder: Path) -> int:
     return int(digits.group()) if digits else -1
 
 
-def _advice(minor: str, rejected: list[str]) -> str:
-    looked = f" Looked at: {'; '.join(rejected)}." if rejected else ""
+def _advice(minor: str, others: list[str]) -> str:
+    there = f"it has {', '.join(others)}, of which `spec.python` may name one" if others else "it has no other either"
     return (
-        f"Python {minor} is not on this host: install it, or set {_variable(minor)} to the path of its interpreter."
-        f"{looked}"
+        f"Python {minor} is not on this node: {there}. Its operator may install it, or set {_variable(minor)} to the "
+        "path of its interpreter."
     )
