@@ -55,6 +55,8 @@ CANCELLED_WORKERS_MAX = 1_000
 CANCELS_SECONDS = 0.5
 """A waiter is promised the end of a cancelled call within 5 s, and this is part of them."""
 ASK_AGAIN_SECONDS = 300.0
+NOTHING = datetime.min.replace(tzinfo=UTC)
+"""Before this time nothing was due."""
 
 
 class Sweeper:
@@ -95,6 +97,7 @@ class Sweeper:
             Chore("drain workers of cancelled threads", CANCELS_SECONDS, self.drain_running_on),
             Chore("drain workers that hear no cancel", CANCELS_SECONDS, self.drain_deaf),
             Chore("end lapsed leases", 1.0, self.end_lapsed_leases),
+            Chore("kill silent workers of overdue calls", 1.0, self.kill_silent_workers),
             Chore("end unserved calls", 1.0, self.end_unserved_calls),
             Chore("recover orphaned calls", 30.0, self.recover_orphaned_calls),
             Chore("end stuck workers", CANCELS_SECONDS, self.end_stuck_workers),
@@ -232,6 +235,28 @@ class Sweeper:
                 await self._attempts.settle(row.key, row.epoch, end)
             else:
                 await self._departures.kill(row, "LeaseExpired")
+
+    async def kill_silent_workers(self) -> None:
+        """Kill workers that let the deadline or the cancel of all they hold, and the grace, pass without any claim.
+
+        A body that blocks the event loop keeps its worker from claiming as well as from ending it. What becomes of its
+        calls is decided when the worker is gone: one that died before its time, unseen, is lost.
+        """
+        now, settings = self._clock.now(), self._settings
+        found = await self._calls.silent_attempts(
+            self._passed_listening(settings.deadline_grace_seconds, now),
+            self._passed_listening(settings.cancel_grace_seconds, now),
+            PER_TURN,
+        )
+        reasons = {attempt.uid: attempt.reason for attempt in found}
+        for row in await self._workers.rows(list(reasons)):
+            log.info("a worker is silent past the end of its calls' time", attempt=row.uid, reason=reasons[row.uid])
+            await self._departures.kill(row, reasons[row.uid])
+
+    def _passed_listening(self, grace_seconds: float, now: datetime) -> datetime:
+        """What was due before this time had its whole grace while workers could be heard."""
+        due_before = now - timedelta(seconds=grace_seconds)
+        return due_before if self._heard_since <= due_before else NOTHING
 
     async def end_stuck_workers(self) -> None:
         """Kill workers that hold no call and should be gone: after a deadline, a drain, or a start that took too

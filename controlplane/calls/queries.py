@@ -152,6 +152,22 @@ SELECT DISTINCT attempt FROM (
 ) AS overdue
 """
 
+# What runs beside on such a worker has its lease: only what is overdue itself goes with the worker before.
+_SILENT_ATTEMPTS = """
+SELECT DISTINCT a.uid, a.epoch, overdue.reason FROM (
+    (SELECT c.attempt, 'DeadlineExceeded' AS reason FROM calls c JOIN attempts a ON a.uid = c.attempt
+    WHERE c.state = 'running' AND c.deadline < $1 AND a.last_claim_at < c.deadline ORDER BY c.deadline LIMIT $3)
+    UNION ALL
+    (SELECT c.attempt, 'CallCancelled' AS reason FROM calls c JOIN attempts a ON a.uid = c.attempt
+    WHERE c.state = 'running' AND c.cancel_requested_at < $2 AND a.last_claim_at < c.cancel_requested_at
+    ORDER BY c.cancel_requested_at LIMIT $3)
+) AS overdue JOIN attempts a ON a.uid = overdue.attempt
+WHERE a.finished_at IS NULL AND NOT EXISTS (
+    SELECT 1 FROM calls beside WHERE beside.attempt = a.uid AND beside.state = 'running'
+        AND COALESCE(beside.deadline >= $1, true) AND COALESCE(beside.cancel_requested_at >= $2, true)
+)
+"""
+
 # A runtime that had nothing to tell by now has a thread that goes on, or is not one of ours.
 _RUNNING_ON = """
 SELECT DISTINCT c.attempt FROM calls c JOIN attempts a ON a.uid = c.attempt
@@ -302,6 +318,12 @@ class CallQueries:
             now - timedelta(seconds=LET_GO_GRACES * cancel_grace_seconds),
         )
         return [record["attempt"] for record in records]
+
+    async def silent_attempts(self, deadline_before: datetime, cancel_before: datetime, limit: int) -> list[AttemptRef]:
+        """Workers that have not claimed since the deadline, or the cancel, of a call they hold, which was before these
+        times, and hold nothing else; to be killed."""
+        records = await self._database.fetch(_SILENT_ATTEMPTS, deadline_before, cancel_before, limit)
+        return [AttemptRef(**dict(record)) for record in records]
 
     async def attempts_running_on(self, before: datetime, limit: int) -> list[str]:
         """Uids of workers, not yet to be killed, that let go of a call before a time and still hold it."""

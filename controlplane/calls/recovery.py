@@ -26,7 +26,7 @@ from controlplane.calls.rows import (
     CallState,
     claimant_rows,
 )
-from controlplane.capacity.endings import Loss, WorkerEnd, worker_loss
+from controlplane.capacity.endings import Loss, WorkerEnd, outlived, worker_loss
 from controlplane.capacity.pool import DrainReason
 from controlplane.store.contract import Reads, Tx
 
@@ -37,8 +37,9 @@ class LoseAttempt:
     `ended_at` is when its process ended, if its node saw that; a worker that vanished is charged up to its last
     claim. `end` is how it ended, if anybody knows: calls that may have brought it down run alone from then on. The
     result is the number of calls it held, or None when it was ended before or has another epoch. A clean exit is the
-    same with nothing held. A worker that was ended before may still hold calls, if its end was written by something
-    else than this: they are recovered as well, since nobody else would look for them.
+    same with nothing held. A call that it ran past the deadline until it was killed for its silence was not lost with
+    it: its time was over, and it is not run again. A worker that was ended before may still hold calls, if its end was
+    written by something else than this: they are recovered as well, since nobody else would look for them.
     """
 
     def __init__(
@@ -77,10 +78,22 @@ class LoseAttempt:
         ran_until = self._ended_at
         if ran_until is None and attempt.last_claim_at is not None and attempt.last_claim_at > row.started_at:
             ran_until = attempt.last_claim_at
-        outcome = Outcome(
-            cause=Cause.LOST, ran_until=ran_until, detail=loss.how, suspicious=loss.suspicious, beside=beside
-        )
+        if self._outlived(row, attempt):
+            outcome = Outcome(cause=Cause.DEADLINE, ran_until=ran_until)
+        else:
+            outcome = Outcome(
+                cause=Cause.LOST, ran_until=ran_until, detail=loss.how, suspicious=loss.suspicious, beside=beside
+            )
         conclude(tx, row, tx.get(row.function_key), outcome, self._rules)
+
+    def _outlived(self, row: CallRow, attempt: AttemptRow) -> bool:
+        return row.deadline is not None and outlived(
+            row.deadline,
+            end=self._end,
+            drain_reason=attempt.drain_reason,
+            kill_at=attempt.kill_at,
+            grace_seconds=self._rules.deadline_grace_seconds,
+        )
 
 
 class EndOverdue:
@@ -88,8 +101,8 @@ class EndOverdue:
     graces.
 
     The result is how many were ended. Their bodies may still run, so the worker is replaced. Only a worker that is
-    known to have been alive then let the time pass: after an outage of the server nobody knows, and a call whose worker
-    does not come back was lost with it, which is found by the lease.
+    known to have been alive then let the time pass. One that has said nothing since may have died before, so it is
+    killed first (`CallQueries.silent_attempts`), and how that ends tells (`LoseAttempt`).
     """
 
     def __init__(self, attempt_uid: str, rules: CallRules) -> None:

@@ -169,6 +169,8 @@ class AttemptRow:
     finished_at: datetime | None
     draining: bool
     drain_reason: str | None
+    kill_at: datetime | None
+    """When it was, or is, to be killed at the earliest."""
 
     @property
     def key(self) -> Key:
@@ -192,7 +194,7 @@ class AttemptRow:
 
 
 _ATTEMPT_COLUMNS = tuple(AttemptRow.__dataclass_fields__)
-_ATTEMPT_TIMES = ("last_claim_at", "ready_at", "finished_at")
+_ATTEMPT_TIMES = ("last_claim_at", "ready_at", "finished_at", "kill_at")
 
 
 @dataclass(frozen=True, kw_only=True)

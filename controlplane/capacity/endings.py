@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from types import MappingProxyType
 
 
@@ -99,6 +100,21 @@ def worker_loss(end: WorkerEnd, drain_reason: str | None) -> Loss:
     if end.outcome in _BY_ITSELF:
         return Loss(suspicious=True, how=_how(end).replace("the worker", "its worker", 1))
     return Loss(suspicious=False, how="its worker was lost")
+
+
+def outlived(
+    deadline: datetime, *, end: WorkerEnd, drain_reason: str | None, kill_at: datetime | None, grace_seconds: int
+) -> bool:
+    """Whether a worker that told no end of a call was still there when its kill was ordered, past the call's deadline
+    and the grace in which the end might have been told.
+
+    Who had said nothing for its lease has had longer than a grace. A worker of which nobody saw the end may have died
+    before the deadline, so it is not taken for late.
+    """
+    if end.outcome not in _SHUT_DOWN or kill_at is None:
+        return False
+    grace = timedelta(0) if drain_reason == _LEASE else timedelta(seconds=grace_seconds)
+    return deadline + grace <= kill_at
 
 
 def is_platforms_fault(end: WorkerEnd, drain_reason: str | None) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from datetime import UTC, datetime, timedelta
 
 from activities.attempts import AttemptActivities
@@ -49,19 +47,13 @@ async def test_a_worker_that_stops_claiming_is_killed_and_given_up_when_nobody_c
     await sweeping.client.get_workflow_handle(attempt_workflow_id(row["uid"])).terminate()
 
 
-async def elected(sweeping: Sweeping) -> None:
-    """Let the loop begin, as after an outage, and stop it again before the test moves the clock."""
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(sweeping.sweeper.run(), 0.1)
-
-
 async def test_a_worker_has_a_whole_lease_to_claim_after_the_server_was_away(sweeping: Sweeping) -> None:
     calls = sweeping.calls
     await calls.create()
     worker = await sweeping.worker()
     await worker.take()
     calls.clock.advance(3_600)
-    await elected(sweeping)
+    await sweeping.elect()
     calls.clock.advance(74)
     await sweeping.sweeper.end_lapsed_leases()
     assert not (await calls.attempt(worker))["draining"]
@@ -85,7 +77,7 @@ async def test_an_ephemeral_app_outlives_an_outage_for_as_long_as_its_client_may
 
     await eventually(lambda: any(found == key for found, _ in sweeping.sweeper._cache.of_kind("App")))
     calls.clock.advance(3_600)
-    await elected(sweeping)
+    await sweeping.elect()
     calls.clock.advance(119)
     assert await sweep()
     calls.clock.advance(2)

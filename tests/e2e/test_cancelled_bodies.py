@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.fixtures.eventually import eventually
-from tests.fixtures.system import APPS, OBJECTS, System
+from tests.fixtures.system import APPS, OBJECTS, System, installation
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -116,3 +117,27 @@ def worker_lines(system: System, attempt: str) -> list[str]:
     """All that a worker printed."""
     with system.http() as client:
         return client.get(f"{OBJECTS}/attempts/{attempt}/log").text.splitlines()
+
+
+@pytest.fixture
+def strict(tmp_path: Path) -> Iterator[System]:
+    """A system that waits seconds, not a minute, for what a worker should have said by itself."""
+    with installation(tmp_path / "data", {"deadline_grace_seconds": "4", "cancel_grace_seconds": "4"}) as system:
+        system.start()
+        system.nodus("deploy", str(APPS / "zombie" / "zombie.py"))
+        yield system
+
+
+@pytest.mark.case("blocked-loop")
+async def test_a_coroutine_that_blocks_its_event_loop_is_ended_by_its_deadline_and_by_a_cancel(strict: System) -> None:
+    overdue, cancelled = spawn(strict, "block", 600), spawn(strict, "block_long", 600)
+    await until(strict, cancelled, "Running")
+    strict.python(CANCEL.format(names=[cancelled]))
+    late, stopped = [await until(strict, name, "Failed", "Succeeded", "Cancelled") for name in (overdue, cancelled)]
+    assert (late["phase"], late["reason"], late["retries"], late["recoveries"]) == ("Failed", "DeadlineExceeded", 0, 0)
+    assert (stopped["phase"], stopped["recoveries"]) == ("Cancelled", 0)
+    ran = datetime.fromisoformat(late["completionTime"]) - datetime.fromisoformat(late["startTime"])
+    assert ran >= timedelta(seconds=3)
+    # The workers are gone with them, and others take what comes next.
+    served = await until(strict, spawn(strict, "block", 0), "Succeeded", "Failed", "Cancelled")
+    assert (served["phase"], served["worker"]["attempt"] != late["worker"]["attempt"]) == ("Succeeded", True)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from controlplane.calls.recovery import EndOverdue, FailCallsOfFunction, ForgetFunction, LoseAttempt
-from controlplane.capacity.attempts import CloseAttempt
+from controlplane.capacity.attempts import CloseAttempt, DrainWorkers
 from controlplane.capacity.endings import WorkerEnd
 from controlplane.errors import ApiError
 from controlplane.store.contract import Key
@@ -161,6 +161,40 @@ async def test_a_call_whose_worker_was_last_seen_before_its_deadline_is_lost_not
     await lose(calls, worker)
     status = await calls.status(name)
     assert (status["phase"], status["recoveries"], status["costUSD"]) == ("Recovering", 1, "0.00")
+
+
+KILLED = WorkerEnd(outcome="Killed", signal=9)
+
+
+@pytest.mark.parametrize(
+    ("end", "reason", "silent_seconds", "phase"),
+    [
+        (KILLED, "DeadlineExceeded", 66, "Failed"),
+        (KILLED, "Rolled", 66, "Failed"),
+        (KILLED, "LeaseExpired", 76, "Failed"),
+        (KILLED, "LeaseExpired", 9, "Failed"),  # a lease that is shorter than the grace
+        (KILLED, "LeaseExpired", 4, "Recovering"),
+        (KILLED, "Rolled", 64, "Recovering"),
+        (WorkerEnd(outcome="NodeLost"), "DeadlineExceeded", 66, "Recovering"),
+        (WorkerEnd(outcome="Exited", exit_code=1), "LeaseExpired", 76, "Recovering"),
+    ],
+)
+async def test_a_worker_that_lived_past_the_deadline_in_silence_ends_its_call_and_another_loses_it(
+    calls: Calls, end: WorkerEnd, reason: str, silent_seconds: int, phase: str
+) -> None:
+    await calls.function()
+    [name] = await calls.create(timeout="5s")
+    worker = await calls.worker()
+    await worker.take()
+    calls.clock.advance(silent_seconds)
+    await calls.writer.write(DrainWorkers([worker.claimant.attempt], reason, calls.clock.now()))
+    # However late it is told.
+    calls.clock.advance(600)
+    await lose(calls, worker, seen=True, end=end)
+    status = await calls.status(name)
+    assert (status["phase"], status["retries"]) == (phase, 0)
+    if phase == "Failed":
+        assert (status["reason"], status["recoveries"], status["costUSD"]) == ("DeadlineExceeded", 0, "0.00065")
 
 
 async def test_a_call_whose_worker_was_last_seen_before_its_cancel_ends_cancelled_with_it(calls: Calls) -> None:

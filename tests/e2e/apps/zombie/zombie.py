@@ -1,4 +1,4 @@
-"""Calls that are to be stopped while they run: threads that nobody can stop, and a coroutine."""
+"""Calls that are to be stopped while they run: threads that nobody can stop, a coroutine, and one that never yields."""
 
 import asyncio
 import time
@@ -27,4 +27,16 @@ def late(ticks: int) -> int:
 @app.function(timeout="300s", max_workers=1, scaledown_window="20m")
 async def rest(seconds: float) -> float:
     await asyncio.sleep(seconds)
+    return seconds
+
+
+@app.function(timeout="3s", retries=3, max_workers=1, scaledown_window="20m")
+async def block(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+@app.function(timeout="300s", max_workers=1, scaledown_window="20m")
+async def block_long(seconds: float) -> float:
+    time.sleep(seconds)
     return seconds
