@@ -55,6 +55,8 @@ CANCELLED_WORKERS_MAX = 1_000
 CANCELS_SECONDS = 0.5
 """A waiter is promised the end of a cancelled call within 5 s, and this is part of them."""
 ASK_AGAIN_SECONDS = 300.0
+FAULT_PAUSE_SECONDS = 5.0
+"""More, before a chore is repeated that met what nobody foresaw: each time writes a traceback into the log."""
 NOTHING = datetime.min.replace(tzinfo=UTC)
 """Before this time nothing was due."""
 
@@ -77,6 +79,7 @@ class Sweeper:
         settings: Settings,
         clock: Clock,
     ) -> None:
+        self._database = database
         self._writer = writer
         self._cache = cache
         self._engine = engine
@@ -91,8 +94,12 @@ class Sweeper:
         self._silent_after = SILENT_FROM_THE_START
         self._asked: dict[str, float] = {}
         self._heard_since = datetime.min.replace(tzinfo=UTC)
-        """Leases and renewals count from here: nobody could give a sign of life while the server was away."""
+        """Leases and renewals count from here: nobody could give a sign of life while the server was away.
+
+        Away is a controller that was not elected, or the database; what else a chore meets says nothing about who
+        could be heard."""
         self.chores = (
+            Chore("note absences of the database", 1.0, self.note_absences),
             Chore("end overdue calls", 1.0, self.end_overdue_calls),
             Chore("drain workers of cancelled threads", CANCELS_SECONDS, self.drain_running_on),
             Chore("drain workers that hear no cancel", CANCELS_SECONDS, self.drain_deaf),
@@ -123,9 +130,19 @@ class Sweeper:
                 log.warning("a chore waits for the engine", chore=chore.name, told=str(error))
             except ApiError as error:
                 log.warning("a chore failed and will be repeated", chore=chore.name, told=error.message)
-                if error.reason is Reason.UNAVAILABLE:
-                    self._heard_since = self._clock.now()
+            except Exception:
+                # A fault that only one chore meets, of a disk or our own, must not end the others.
+                log.exception("a chore failed unexpectedly and will be repeated", chore=chore.name)
+                await asyncio.sleep(FAULT_PAUSE_SECONDS)
             await asyncio.sleep(chore.every_seconds)
+
+    async def note_absences(self) -> None:
+        """Look whether the database answers."""
+        try:
+            await self._database.reach()
+        except ApiError:
+            self._heard_since = self._clock.now()
+            raise
 
     # Calls.
 

@@ -39,7 +39,10 @@ class DiskBackend:
 
     async def remove(self, location: str) -> None:
         """Delete the file if it is there."""
-        await asyncio.to_thread((self._root / location).unlink, missing_ok=True)
+        try:
+            await asyncio.to_thread((self._root / location).unlink, missing_ok=True)
+        except OSError as error:
+            raise _unavailable(error) from error
 
     async def stored(self, after: str, limit: int) -> list[Found]:
         """Files in the order of the parts of their paths."""

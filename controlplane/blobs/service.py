@@ -187,7 +187,11 @@ class BlobStore:
         )
         for location in sorted(old.keys() - {row["location"] for row in rows}):
             log.warning("stored bytes that no blob names are deleted", location=location)
-            await self._backend.remove(location)
+            try:
+                await self._backend.remove(location)
+            except ApiError as error:
+                # The next round comes by again; the other places must not wait for this one.
+                log.warning("stored bytes cannot be deleted now", location=location, told=error.debug or error.message)
         more = len(page) == limit
         self._swept_to = page[-1].location if more else ""
         return more

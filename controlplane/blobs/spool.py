@@ -17,8 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+import structlog
+
 from controlplane.blobs.signing import UploadGrant
 from controlplane.errors import ApiError, Cause, Reason
+
+log = structlog.get_logger(__name__)
 
 _WRITE_BYTES = 1 << 20
 
@@ -47,9 +51,7 @@ class Spool:
             except TimeoutError:
                 raise ApiError(Reason.BAD_REQUEST, f"the body took longer than {self.seconds_max:g} seconds") from None
             except OSError as error:
-                raise ApiError(
-                    Reason.UNAVAILABLE, "the blob cannot be stored now", retry_after_seconds=5, debug=repr(error)
-                ) from error
+                raise _unavailable("the blob cannot be stored now", error) from error
             yield path
         finally:
             with contextlib.suppress(FileNotFoundError):
@@ -84,15 +86,26 @@ class Spool:
             ) from None
 
     def sweep(self, before: float) -> int:
-        """Delete files not written since `before` (seconds since 1970), left by a process that died; how many."""
+        """Delete files not written since `before` (seconds since 1970), left by a process that died; how many.
+
+        One that cannot be deleted stays, and the others go. Raises Unavailable when the folder cannot be read.
+        """
         swept = 0
-        if not self.folder.is_dir():
-            return swept
-        for entry in os.scandir(self.folder):
-            with contextlib.suppress(FileNotFoundError):
+        try:
+            left = list(os.scandir(self.folder))
+        except FileNotFoundError:
+            return swept  # nothing was ever received
+        except OSError as error:
+            raise _unavailable("the folder of uploads cannot be read now", error) from error
+        for entry in left:
+            try:
                 if entry.stat().st_mtime < before:
                     os.unlink(entry.path)
                     swept += 1
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                log.warning("what an upload left cannot be deleted", path=entry.path, error=repr(error))
         return swept
 
 
@@ -106,6 +119,10 @@ def _finish(file: BinaryIO, digest: hashlib._Hash, content: bytes) -> None:
     _write(file, digest, content)
     file.flush()
     os.fsync(file.fileno())
+
+
+def _unavailable(message: str, error: OSError) -> ApiError:
+    return ApiError(Reason.UNAVAILABLE, message, retry_after_seconds=5, debug=repr(error))
 
 
 def _not_as_promised(field: str, message: str) -> ApiError:

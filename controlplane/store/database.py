@@ -53,7 +53,8 @@ def unavailable(error: BaseException) -> ApiError:
 class Database:
     """Where the tables are: the pool of readers, and single connections for those who need their own.
 
-    `fetch`, `fetchrow`, `fetchval`, `execute` and `snapshot` raise ApiError Unavailable when the database is away.
+    `reach`, `fetch`, `fetchrow`, `fetchval`, `execute` and `snapshot` raise ApiError Unavailable when the database is
+    away.
     """
 
     def __init__(self, url: str, pool_size: int) -> None:
@@ -95,6 +96,10 @@ class Database:
             server_settings={"application_name": f"nodus-{role}"},
         )
         return connection
+
+    async def reach(self) -> None:
+        """Find out whether it answers."""
+        await self.execute("SELECT 1")
 
     async def fetch(self, sql: str, *arguments: object) -> list[asyncpg.Record]:
         """The rows of one read."""

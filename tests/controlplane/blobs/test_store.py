@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from controlplane.blobs.backend import Backend, new_location
+from controlplane.blobs.disk import DiskBackend
 from controlplane.blobs.service import BlobStore, open_blob_store
 from controlplane.blobs.signing import BlobAddress, UploadGrant
 from controlplane.errors import ApiError, Reason
@@ -146,6 +148,29 @@ async def test_leftovers_of_a_dead_process_are_swept(store: BlobStore, settings:
     clock.advance(-3600)
     assert await store.sweep_leftovers(clock.now()) == 1
     assert [path.name for path in folder.iterdir()] == ["new"]
+
+
+async def test_what_cannot_be_deleted_keeps_nothing_else(
+    store: BlobStore, settings: Settings, clock: MovingClock
+) -> None:
+    incoming, stored = (settings.data_dir / "blobs" / name for name in ("incoming", "stored"))
+    for name in ("a", "c"):
+        (incoming / name).mkdir(parents=True)
+        os.utime(incoming / name, (0, 0))
+    (incoming / "b").write_bytes(b"x")
+    os.utime(incoming / "b", (0, 0))
+    assert await store.sweep_leftovers(clock.now()) == 1
+    assert {path.name for path in incoming.iterdir()} == {"a", "c"}
+    backend = DiskBackend(stored)
+    (stored / "folder").mkdir(parents=True)
+    with pytest.raises(ApiError) as refused:
+        await backend.remove("folder")
+    assert refused.value.reason is Reason.UNAVAILABLE
+    shutil.rmtree(incoming)
+    incoming.write_bytes(b"no folder")
+    with pytest.raises(ApiError) as refused:
+        await store.sweep_leftovers(clock.now())
+    assert refused.value.reason is Reason.UNAVAILABLE
 
 
 async def sweep_all(store: BlobStore, before: datetime, limit: int) -> int:
