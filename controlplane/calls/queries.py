@@ -16,7 +16,7 @@ from typing import cast
 import asyncpg
 
 from controlplane.calls.engine import CallOutcome, Ended
-from controlplane.calls.rows import LET_GO_GRACES, CallRef, CallRow, CallState
+from controlplane.calls.rows import LET_GO_GRACES, PRIORITY_NEW, PRIORITY_REOFFERED, CallRef, CallRow, CallState
 from controlplane.calls.selection import Lag, engine_lag
 from controlplane.store.contract import Key
 from controlplane.store.database import Database
@@ -182,7 +182,9 @@ WHERE c.state = 'running' AND c.cancel_requested_at < $1 AND c.let_go_at IS NULL
 """
 
 # Sessions served longest ago, and their first calls: whoever waits longest is among them, whatever the queue's length.
-# Sessions that were emptied keep their turn until it comes, and without a worker it never does.
+# Sessions that were emptied keep their turn until it comes, and without a worker it never does. New calls wait in the
+# order of their creation. Those that were offered again come first and wait since then, in no order, so each is looked
+# at: any number of young ones may stand before the others.
 _UNSERVED = """
 SELECT c.uid, c.org, c.project, c.name
 FROM (
@@ -195,13 +197,18 @@ FROM (
     WHERE t.function_uid = $1 ORDER BY t.last_turn LIMIT $3
 ) AS s
 CROSS JOIN LATERAL (
-    SELECT * FROM calls
-    WHERE function_uid = $1 AND session = s.session AND state = 'queued' AND seq >= 0
-    ORDER BY priority, seq LIMIT $3
+    (SELECT * FROM calls
+    WHERE function_uid = $1 AND session = s.session AND priority = $reoffered AND state = 'queued' AND seq >= 0
+        AND CASE WHEN dispatches > 0 THEN updated_at ELSE created_at END < $2
+    ORDER BY seq LIMIT $3)
+    UNION ALL
+    (SELECT * FROM calls
+    WHERE function_uid = $1 AND session = s.session AND priority = $new AND state = 'queued' AND seq >= 0
+    ORDER BY seq LIMIT $3)
 ) AS c
 WHERE CASE WHEN c.dispatches > 0 THEN c.updated_at ELSE c.created_at END < $2
 LIMIT $3
-"""
+""".replace("$reoffered", str(PRIORITY_REOFFERED)).replace("$new", str(PRIORITY_NEW))
 
 _LAPSED = """
 SELECT uid, epoch, 'LeaseExpired' AS reason FROM attempts

@@ -173,6 +173,27 @@ async def test_one_look_ends_all_that_waited_too_long_however_many_they_are(swee
     assert await calls.phase(late) == "Queued"
 
 
+async def test_calls_that_were_offered_again_a_moment_ago_hide_none_that_waits_too_long(sweeping: Sweeping) -> None:
+    calls = sweeping.calls
+    ready = {"type": "Ready", "status": "True", "reason": "ScaledToZero", "lastTransitionTime": format_time(START)}
+    function = await calls.function("large", placement={"queueTimeout": "60s"})
+    document = {**function, "status": {"conditions": [ready]}}
+    await calls.writer.write(PutObject(Key("Function", ORG, PROJECT, "large"), document))
+    returned = await calls.create(*["s"] * (PER_TURN + 1), function="large")
+    worker = await calls.worker("large", concurrency=PER_TURN + 1)
+    assert len(await worker.take(PER_TURN + 1)) == PER_TURN + 1
+    late = await calls.create("s", function="large")
+    calls.clock.advance(59)
+    await worker.claim(take=0, running=[])
+    calls.clock.advance(2)
+    await sweeping.sweeper.end_unserved_calls()
+    assert {await calls.phase(name) for name in returned} == {"Queued"}
+    assert [await calls.phase(name) for name in late] == ["Failed"]
+    calls.clock.advance(60)
+    await sweeping.sweeper.end_unserved_calls()
+    assert {await calls.phase(name) for name in returned} == {"Failed"}
+
+
 async def test_a_cancel_that_the_worker_ignores_ends_the_call_after_its_grace(sweeping: Sweeping) -> None:
     calls = sweeping.calls
     [name] = await calls.create()

@@ -61,6 +61,7 @@ QUESTIONS = {
     "calls that were started": (queries._WITHOUT_WORKFLOW, "'{one1,many1,started1}'", 20),
     "unreported outcomes": (queries._UNREPORTED, "32", 20),
     "overdue calls": (queries._OVERDUE, f"{LATE}, {LATE}, 10, {LATE}", 20),
+    "silent workers of overdue calls": (queries._SILENT_ATTEMPTS, f"{LATE}, {LATE}, 10", 20),
     "workers to stop calls": (queries._TO_STOP, f"{LATE}, 1000", 20),
     "orphaned calls": (queries._ORPHANED, "10", 20),
     "silent workflows": (queries._SILENT, f"{LATE}, 10, '-infinity', ''", 20),
