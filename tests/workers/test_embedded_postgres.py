@@ -9,13 +9,28 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import asyncpg
+import psutil
 import pytest
 
 from controlplane.store.migrate import migrate
+from tests.fixtures.eventually import eventually
 from workers.engines.child import free_port
 from workers.engines.postgres import EmbeddedPostgres
+from workers.state import StateFolder
 
 PASSWORD = "a b'c"
+START = """
+import asyncio, sys
+from pathlib import Path
+from workers.engines.postgres import EmbeddedPostgres
+from workers.state import StateFolder
+
+folder = StateFolder(Path(sys.argv[1]))
+folder.create()
+with folder.locked() as lock:
+    server = EmbeddedPostgres(folder.postgres, port=1, password="x", log=folder.logs / "log", inherit=(lock,))
+    asyncio.run(server.start())
+"""
 
 
 @pytest.fixture
@@ -37,6 +52,13 @@ async def rows(server: EmbeddedPostgres, sql: str) -> list[asyncpg.Record]:
         return found
     finally:
         await connection.close()
+
+
+def has_program(pid: int) -> bool:
+    try:
+        return bool(Path(f"/proc/{pid}/exe").readlink())
+    except OSError:
+        return False
 
 
 async def test_it_runs_without_root_and_with_no_capability(server: EmbeddedPostgres) -> None:
@@ -105,6 +127,34 @@ async def test_a_creation_that_was_killed_halfway_does_not_stop_the_next_start(t
         assert not half.exists()
     finally:
         started.stop()
+
+
+async def test_a_killed_creation_has_ended_before_the_folder_is_free_for_the_next(tmp_path: Path) -> None:
+    maker = subprocess.Popen([sys.executable, "-c", START, str(tmp_path / "data")])
+    making: list[psutil.Process] = []
+
+    def at_work() -> bool:
+        making[:] = psutil.Process(maker.pid).children(recursive=True)
+        return any(
+            "PG_VERSION" in name for _, _, names in os.walk(tmp_path / "data" / "postgres.new") for name in names
+        )
+
+    await eventually(at_work, within=60)
+    maker.kill()
+    maker.wait()
+    folder = StateFolder(tmp_path / "data")
+    with folder.locked() as lock:
+        assert making
+        # One that is about to be gone holds nothing any more, no program either.
+        assert [one for one in making if has_program(one.pid)] == []
+        started = EmbeddedPostgres(
+            folder.postgres, port=free_port(), password=PASSWORD, log=folder.logs / "log", inherit=(lock,)
+        )
+        await started.start()
+        try:
+            assert await rows(started, "SELECT 1 AS value")
+        finally:
+            started.stop()
 
 
 async def test_processes_of_this_machine_reach_it_over_a_socket(server: EmbeddedPostgres) -> None:

@@ -201,7 +201,8 @@ class EmbeddedPostgres:
         # The password is on no command line and in no folder; the descriptor is all that leads to it.
         password = memory_file(self._password.encode())
         try:
-            done = subprocess.run(
+            # Killed with us, and holding the lock of the folder: the next start finds nobody at work in it.
+            making = start_child(
                 self._command(
                     folder,
                     "initdb",
@@ -212,17 +213,15 @@ class EmbeddedPostgres:
                     "--locale=C.UTF-8",
                     "--no-instructions",
                 ),
-                env=self._environment(),
-                pass_fds=[password],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                check=False,
+                environment=self._environment(),
+                log=self._log,
+                death_signal=signal.SIGINT,
+                inherit=(*self._inherit, password),
             )
         finally:
             os.close(password)
-        if done.returncode != 0:
-            raise RuntimeError(f"initdb failed: {done.stderr.strip() or done.stdout.strip()}")
+        if making.wait() != 0:
+            raise RuntimeError(f"initdb failed: {self._tail()}")
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         self._forget_recycled_pid()
