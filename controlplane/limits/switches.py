@@ -11,7 +11,6 @@ ledger turns, and is read with them: no new calls until it is paid.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,7 +23,7 @@ from controlplane.errors import ApiError, Reason
 from controlplane.identity.bootstrap import FIRST_ORG
 from controlplane.ledger.accounts import read_arrears
 from controlplane.machinery.quantities import format_money
-from controlplane.store.database import DRIVER_ERRORS, Database
+from controlplane.store.database import Database
 
 log = structlog.get_logger(__name__)
 
@@ -135,8 +134,10 @@ class Switches:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._poll_seconds)
-            with contextlib.suppress(*DRIVER_ERRORS):
+            try:
                 await self._read()
+            except ApiError as error:
+                log.warning("the switches cannot be read, those known so far count on", told=error.message)
 
     async def _read(self) -> None:
         found = await read_switches(self._database)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-import asyncpg
 import structlog
 
 from controlplane.errors import ApiError, Reason
@@ -111,13 +111,17 @@ class LogNews:
     async def _poll(self) -> None:
         """Ring for lines that other processes stored."""
         seen: dict[str, int] = {}
+        looked_at = time.monotonic()
         while True:
             await asyncio.sleep(self._poll_seconds)
+            looking_at = time.monotonic()
             try:
-                rows = await self._database.fetch(_ARRIVED, self._poll_seconds + _OVERLAP_SECONDS)
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-                log.warning("followed logs wait for the database", error=repr(error))
+                # However long ago the last look was: what came while none succeeded must still be told.
+                rows = await self._database.fetch(_ARRIVED, looking_at - looked_at + _OVERLAP_SECONDS)
+            except ApiError as error:
+                log.warning("followed logs wait for the database", told=error.message)
                 continue
+            looked_at = looking_at
             for row in rows:
                 if seen.get(row["attempt"]) != row["seq"]:
                     self.publish(row["function_uid"], row["attempt"])

@@ -11,11 +11,17 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 import orjson
+import structlog
 
+from controlplane.errors import ApiError
 from controlplane.store.changes import ChangeFeed
 from controlplane.store.contract import Change, ChangeType, Document, Key
 from controlplane.store.database import Database
 
+log = structlog.get_logger(__name__)
+
+_AGAIN_SECONDS = 1.0
+"""Between two tries to load everything; whoever asks for one object meanwhile looks it up."""
 _LOAD = "SELECT kind, org, project, name, rv, doc FROM objects WHERE kind = ANY($1::text[])"
 _READ = "SELECT rv, doc FROM objects WHERE kind = $1 AND org = $2 AND project = $3 AND name = $4"
 
@@ -114,4 +120,14 @@ class ObjectCache:
         """The feed skipped changes: what is here may be gone, so begin anew; `read` finds what is not loaded yet."""
         for documents in self._documents.values():
             self._forget(list(documents))
-        self._reload = asyncio.create_task(self.start(), name="reload-cache")
+        if self._reload is not None:
+            self._reload.cancel()
+        self._reload = asyncio.create_task(self._load_again(), name="reload-cache")
+
+    async def _load_again(self) -> None:
+        while True:
+            try:
+                return await self.start()
+            except ApiError as error:
+                log.warning("objects cannot be loaded, trying again", told=error.message)
+            await asyncio.sleep(_AGAIN_SECONDS)

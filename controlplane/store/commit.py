@@ -201,7 +201,7 @@ class Committer:
             return
         try:
             await connection.execute("ROLLBACK", timeout=1)
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
+        except DRIVER_ERRORS:
             connection.terminate()
             self._connection = None
 

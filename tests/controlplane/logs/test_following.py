@@ -20,6 +20,7 @@ from controlplane.store.contract import Document, Key, Reads, Tx
 from tests.controlplane.logs.conftest import SECOND, Logs, MakeFunction, MakeLogs
 from tests.fixtures.eventually import eventually
 from tests.fixtures.plane import Plane, PutObject
+from tests.fixtures.postgres import away
 
 FOLLOW = LogOptions(follow=True)
 
@@ -316,3 +317,16 @@ async def test_more_followers_than_allowed_are_told_to_come_back(
         assert refused.value.reason is Reason.TOO_MANY_REQUESTS
     assert not logs.news._followers
     assert logs.news._polling is None
+
+
+async def test_followers_hear_of_lines_after_the_database_was_away(
+    logs: Logs, make_logs: MakeLogs, make_function: MakeFunction
+) -> None:
+    await make_function("f")
+    with logs.news.follower() as follower:
+        logs.news.set_topics(follower, ["f-1"])
+        async with away(logs.plane.database, "followed logs wait for the database"):
+            pass
+        await make_logs().print("f-1", 1, "hello")
+        heard = asyncio.create_task(follower.wait(None))
+        await eventually(heard.done, within=60)

@@ -11,6 +11,7 @@ from controlplane.store.cache import ObjectCache
 from controlplane.store.contract import Document
 from tests.controlplane.store.things import EVERYTHING, Put, Remove, Store, key
 from tests.fixtures.eventually import eventually
+from tests.fixtures.postgres import away
 
 
 async def open_cache(store: Store) -> ObjectCache:
@@ -90,3 +91,12 @@ async def test_a_cache_begins_anew_when_its_feed_missed_changes(store: Store) ->
     for lost in store.feed._losses:
         lost()
     await eventually(lambda: held(cache).keys() == {"b"})
+
+
+async def test_a_cache_that_cannot_begin_anew_tries_until_the_database_is_back(store: Store) -> None:
+    cache = await open_cache(store)
+    await store.put("a")
+    async with away(store.database, "objects cannot be loaded, trying again"):
+        for lost in store.feed._losses:
+            lost()
+    await eventually(lambda: held(cache).keys() == {"a"}, within=60)
