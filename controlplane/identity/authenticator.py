@@ -164,18 +164,11 @@ class Authenticator:
 
     async def _look_up_all(self, hashes: Sequence[bytes]) -> dict[bytes, Principal | None]:
         """The callers behind these hashes, each remembered or forgotten from now on."""
-        try:
-            rows = await self._database.fetch(LOOK_UP, hashes, self._clock.now() - USE_NOTED_EVERY)
-        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            raise ApiError(
-                Reason.UNAVAILABLE,
-                "the credential cannot be checked now: the database cannot be reached",
-                retry_after_seconds=1,
-                debug=repr(error),
-            ) from error
+        # What is true of a token is true of the moment in which it is asked about, not of that of a slow answer.
+        expires = time.monotonic() + self._seconds
+        rows = await self._database.fetch(LOOK_UP, hashes, self._clock.now() - USE_NOTED_EVERY)
         good = {row["hash"]: _principal_of(row) for row in rows if self._is_good(row)}
         self._note_use([row["hash"] for row in rows if row["use_is_news"] and row["hash"] in good])
-        expires = time.monotonic() + self._seconds
         found = {hashed: good.get(hashed) for hashed in hashes}
         for hashed, principal in found.items():
             if principal is None:
@@ -191,7 +184,7 @@ class Authenticator:
             self._noting = asyncio.create_task(self._noted(hashes), name="note-use")
 
     async def _noted(self, hashes: Sequence[bytes]) -> None:
-        with suppress(OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        with suppress(ApiError):
             await note_use(self._database, hashes, self._clock.now())
 
     def _is_good(self, row: asyncpg.Record) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -213,6 +214,29 @@ async def test_a_database_that_is_away_is_unavailable_not_unauthorized(plane: Pl
     with pytest.raises(ApiError) as refused:
         await plane.authenticate(bearer(plane.start.token))
     assert refused.value.reason is Reason.UNAVAILABLE
+
+
+async def test_a_use_that_cannot_be_noted_harms_nothing(plane: Plane) -> None:
+    """It is noted beside the request, so nobody would hear of its failure but the log."""
+    plane.database.pool.terminate()
+    await plane.authenticate._noted([b""])
+
+
+async def test_a_slow_answer_is_trusted_from_when_it_was_asked_for(plane: Plane) -> None:
+    settings = plane.settings.model_copy(update={"token_cache_seconds": 0.2})
+    authenticate = Authenticator(plane.database, settings, plane.clock)
+    waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'tokens'::regclass"
+    async with plane.database.pool.acquire() as other:
+        async with other.transaction():
+            await other.execute("LOCK TABLE tokens IN ACCESS EXCLUSIVE MODE")
+            asking = asyncio.create_task(authenticate(bearer(plane.start.token)))
+            await eventually(lambda: other.fetchval(waits), within=60)
+            waited_at = time.monotonic()
+            await eventually(lambda: time.monotonic() > waited_at + settings.token_cache_seconds, within=60)
+        answered_at = time.monotonic()
+    await asking
+    [(expires, _)] = authenticate._known.values()
+    assert expires < answered_at
 
 
 # Workers.
