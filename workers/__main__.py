@@ -47,9 +47,14 @@ def api() -> None:
     """Run one API process; settings come from the environment."""
     with loading():
         from workers.api import serve_api
+        from workers.state import StartError
 
     configure_logging()
-    uvloop.run(serve_api(read_settings()))
+    try:
+        uvloop.run(serve_api(read_settings()))
+    except StartError as error:
+        typer.echo(str(error), err=True)
+        sys.exit(1)
 
 
 @app.command()

@@ -25,6 +25,7 @@ from controlplane.settings import Settings
 from workers.connections import BoundedProtocol
 from workers.edge import open_api
 from workers.heap import keep
+from workers.tls import TlsFiles, served_tls
 
 log = structlog.get_logger("api")
 
@@ -61,7 +62,9 @@ class Listener(uvicorn.Server):
 
 
 async def serve_api(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT; raises what ended the change feed when that comes first."""
+    """Serve until SIGTERM or SIGINT; raises what ended the change feed when that comes first, and StartError for https
+    without a certificate."""
+    tls = served_tls(settings)
     _allow_descriptors(settings.http_connections_max + DESCRIPTORS_BESIDE)
     if settings.basic_auth:
         log.warning("HTTP Basic is taken: whoever reads a connection over plain http reads the keys of its clients")
@@ -72,7 +75,7 @@ async def serve_api(settings: Settings) -> None:
     async with open_api(settings) as (app, feed, prepare_to_stop):
         # The routes, the kinds and their documents are as permanent as the code.
         keep()
-        listeners = [Listener(config, settings.write_stall_seconds_max) for config in _configs(app, settings)]
+        listeners = [Listener(config, settings.write_stall_seconds_max) for config in _configs(app, settings, tls)]
         serving = [asyncio.create_task(listener.serve(), name="listener") for listener in listeners]
         stopped = asyncio.create_task(stop.wait())
         feed_ended = asyncio.create_task(feed.ended())
@@ -101,12 +104,12 @@ def _allow_descriptors(wanted: int) -> None:
         log.warning("fewer descriptors than connections: raise the hard limit", wanted=wanted, allowed=allowed)
 
 
-def _configs(app: ASGIApp, settings: Settings) -> Iterator[uvicorn.Config]:
+def _configs(app: ASGIApp, settings: Settings, tls: TlsFiles | None) -> Iterator[uvicorn.Config]:
     yield _config(app, settings, settings.http_port)
-    if settings.https_port:
+    if tls is not None:
         config = _config(app, settings, settings.https_port)
-        config.ssl_certfile = settings.tls_certificate
-        config.ssl_keyfile = settings.tls_key
+        config.ssl_certfile = tls.certificate
+        config.ssl_keyfile = tls.key
         yield config
 
 

@@ -71,6 +71,20 @@ def given_tls(settings: Settings) -> TlsFiles | None:
     return files
 
 
+def served_tls(settings: Settings) -> TlsFiles | None:
+    """What the https port is served with; None without one. Raises StartError when there is a port and no certificate:
+    keys would cross the network in the clear, from a port that promises the opposite."""
+    if not settings.https_port:
+        return None
+    files = given_tls(settings)
+    if files is None:
+        raise StartError(
+            f"port {settings.https_port} cannot serve https without a certificate: set NODUS_SERVER_TLS_CERTIFICATE "
+            "and NODUS_SERVER_TLS_KEY, or leave NODUS_SERVER_HTTPS_PORT out"
+        )
+    return files
+
+
 def write_trusted(path: Path, authority: Path) -> None:
     """A file with the system's authorities and `authority`, for SSL_CERT_FILE, which takes the place of all others."""
     system = next((found.read_text() for found in SYSTEM_AUTHORITIES if found.is_file()), "")

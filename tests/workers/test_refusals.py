@@ -1,4 +1,4 @@
-"""What `up` says when it cannot start: one sentence with its fix, and exit code 1."""
+"""What `up` and `api` say when they cannot start: one sentence with its fix, and exit code 1."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.commands import run_workers
 from workers.prerequisites import check_host
 from workers.state import StartError
 
@@ -92,3 +93,9 @@ def test_processes_say_their_words(tmp_path: Path) -> None:
         [sys.executable, "-m", "workers", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert all(word in done.stdout for word in ("up", "api", "control", "node", "init", "health"))
+
+
+async def test_https_without_a_certificate() -> None:
+    code, told = await run_workers("postgresql://nobody@127.0.0.1:1/none", "api", https_port="8443")
+    assert (code, told.count("\n")) == (1, 1), told
+    assert "port 8443 cannot serve https without a certificate: set NODUS_SERVER_TLS_CERTIFICATE" in told
