@@ -15,6 +15,7 @@ from api.deps import Deps
 from api.discovery import DiscoveryRoutes
 from api.error_pages import ErrorPages
 from api.facades import FacadeRoutes
+from api.forwarding import Forwarding
 from api.health import HealthRoutes
 from api.identity import IdentityRoutes
 from api.middleware import Edge, ErrorHandlers
@@ -32,7 +33,8 @@ def create_app(deps: Deps) -> ASGIApp:
     app.add_exception_handler(HTTPException, handlers.http_exception)
     app.add_exception_handler(Exception, handlers.unexpected)
     app.router.routes[:] = routes_of(deps)
-    return Edge(app, deps)
+    edge, proxies = Edge(app, deps), deps.settings.trusted_proxies
+    return Forwarding(edge, proxies) if proxies else edge
 
 
 def routes_of(deps: Deps) -> list[BaseRoute]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, IPvAnyNetwork
 from pydantic_settings import BaseSettings
 
 
@@ -32,6 +32,11 @@ class EdgeSettings(BaseSettings):
     public_url: str = Field(
         default="",
         description="URL that clients reach, in links that are handed out; with its path behind a proxy that adds one.",
+    )
+    trusted_proxies: list[IPvAnyNetwork] = Field(
+        default=[],
+        description='Addresses or ranges of proxies, in a JSON list, as `["10.0.0.7"]`, whose X-Forwarded-For and '
+        "X-Forwarded-Proto are believed; anybody else can write there what they like.",
     )
     docs_url: str = Field(default="", description="Prefix of the docs link in errors; empty uses the server's own.")
     access_log: bool = Field(default=False, description="Log a line for each request; failures of ours always are.")

@@ -124,6 +124,8 @@ def _config(app: ASGIApp, settings: Settings, port: int) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        # Whom to believe is the operator's to say (`api/forwarding.py`); uvicorn believes whoever is on this host.
+        proxy_headers=False,
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=FINISH_SECONDS,

@@ -9,7 +9,7 @@ import httpx
 import orjson
 import pytest
 
-from tests.fixtures.app import PROJECT, Document, api_settings
+from tests.fixtures.app import PROJECT, ROOT, Document, api_settings
 from tests.fixtures.eventually import eventually
 from tests.fixtures.postgres import fresh_database
 from tests.fixtures.replicas import Replica, replicas
@@ -193,3 +193,14 @@ async def trickle(connection: Connection, content: bytes) -> None:
     while not connection.writer.is_closing():
         connection.send(content)
         await asyncio.sleep(0.1)
+
+
+async def test_nobody_chooses_the_address_that_a_request_comes_from(served: tuple[Replica, str]) -> None:
+    replica, key = served
+    headers = {"Authorization": f"Bearer {key}", "X-Forwarded-For": "192.0.2.7"}
+    async with httpx.AsyncClient(base_url=replica.url, headers=headers, trust_env=False, timeout=60) as client:
+        body = {"metadata": {"name": "from-here"}, "spec": {}}
+        assert (await client.post(f"{PROJECT}/apps", json=body)).status_code == 201
+        query = {"fieldSelector": "object.kind=App,object.name=from-here"}
+        [event] = (await client.get(f"{ROOT}/auditevents", params=query)).json()["items"]
+    assert event["sourceAddress"] == "127.0.0.1"
