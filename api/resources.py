@@ -247,8 +247,7 @@ class ResourceRoutes:
         if target.kind.scope_to_change is not None and target.name and verb not in READ_VERBS:
             lookup = self._resources.admission.lookup(caller.org, target.project)
             found = await lookup.get(target.kind.kind, target.name)
-            if found is not None:
-                require_change(caller, target.kind, found)
+            require_change(caller, target.kind, target.name, found)
 
     async def _authorise_subresource(self, caller: Principal, target: Target, served: Subresource, verb: str) -> None:
         """The same for what is served below an object; who may claim is judged by the route of claims, which alone

@@ -11,6 +11,8 @@ not see (docs/decisions/0029):
 1. 401: no credential, or one that is unknown, expired or revoked.
 2. 404 or 405: a path or verb that this server does not serve; discovery tells everybody which it does.
 3. 403: a scope is missing, or the project is none of the credential's, whether it exists or not.
+   So is an object of a kind that the credential may write and not read: when it may not change it, and when there is
+   none.
 4. 404: the project or the object does not exist; an object about a project that the caller may not see, and anything of
    another organisation, do not exist for it.
 """
@@ -95,11 +97,29 @@ def require_object(principal: Principal, kind: Kind, verb: Verb, project: str, n
         )
 
 
-def require_change(principal: Principal, kind: Kind, document: Document) -> None:
+def require_change(principal: Principal, kind: Kind, name: str, document: Document | None) -> None:
     """Refuse unless the principal may change or delete this object, given that it may those of its kind; what belongs
-    to others is for credentials of all projects."""
-    scope = kind.scope_to_change(document, principal) if kind.scope_to_change is not None else ""
-    if scope and not (principal.all_projects and covers(principal.scopes, scope)):
+    to others is for credentials of all projects. Whoever may not read the kind gets one refusal, whether the object is
+    not theirs to change or not there (None), so it tells nothing; to others what is not there is no refusal."""
+    may_read = allows(principal.scopes, kind.scope_resource, Access.READ) and (
+        principal.all_projects or Verb.GET not in kind.verbs_of_all_projects
+    )
+    try:
+        _check_change(principal, kind, document)
+    except ApiError:
+        if may_read:
+            raise
+    else:
+        if document is not None or may_read:
+            return
+    missing = f"{kind.scope_resource}:{Access.READ}"
+    told = f'this credential may not change {kind.plural}.{kind.group} "{name}", or see whether there is one'
+    raise _forbidden(told, missing)
+
+
+def _check_change(principal: Principal, kind: Kind, document: Document | None) -> None:
+    scope = kind.scope_to_change(document, principal) if document and kind.scope_to_change is not None else ""
+    if document and scope and not (principal.all_projects and covers(principal.scopes, scope)):
         name = document["metadata"]["name"]
         raise _forbidden(f'this credential may not change {kind.plural}.{kind.group} "{name}"', scope)
 
