@@ -56,6 +56,10 @@ class MemberStatus(ApiModel):
     conditions: Conditions | None = Field(default=None, description="Ready.")
 
 
+_GIVING = ("role", "login", "email", "projects")
+"""Fields of the spec by which somebody gets a right that they had not."""
+
+
 class MemberStrategy:
     """What members add to the generic verbs: nobody makes somebody mightier than themselves."""
 
@@ -66,7 +70,8 @@ class MemberStrategy:
         document["status"] = {"phase": "Ready", "user": str(uuid.uuid4()), "conditions": conditions}
 
     async def prepare_update(self, old: Document, new: Document, context: AdmissionContext) -> None:
-        if new["spec"]["role"] != old["spec"]["role"]:
+        # Who is meant gives the role as much as the role itself: another name hands it to another person.
+        if any(new["spec"].get(field) != old["spec"].get(field) for field in _GIVING):
             check_given(context, SCOPES_OF_ROLE[Role(new["spec"]["role"])])
 
 

@@ -84,6 +84,23 @@ async def test_nobody_makes_somebody_mightier_than_themselves(api: ServedApi) ->
     assert (await change(api, "colleague", "Viewer", admin)).status_code == 200
 
 
+async def test_nobody_hands_a_mightier_member_to_another_person(api: ServedApi) -> None:
+    name, _ = await member(api, "Admin")
+    owner = (await api.client.get("/auth/whoami")).json()["user"]
+    now, few = api.core.clock.now(), new_api_key()
+    await api.core.database.execute(
+        INSERT_API_KEY, TokenHasher(api.core.settings.secret_key).hash(few), "default", owner, "few",
+        ["members:write", "members:read"], ["*"], now, None, "Owner", None,
+    )  # fmt: skip
+    headers = {"Authorization": f"Bearer {few}", **MERGE}
+    for spec in ({"login": "mallory"}, {"email": "mallory@example.com"}, {"projects": ["default"]}):
+        answer = await api.client.patch(f"{MEMBERS}/{name}", json={"spec": spec}, headers=headers)
+        assert (answer.status_code, answer.json()["reason"]) == (403, "Forbidden"), answer.text
+        assert (await api.client.patch(f"{MEMBERS}/{name}", json={"spec": spec}, headers=MERGE)).status_code == 200
+    named = {"spec": {"displayName": "Ada"}}
+    assert (await api.client.patch(f"{MEMBERS}/{name}", json=named, headers=headers)).status_code == 200
+
+
 async def test_an_organisation_keeps_an_owner(api: ServedApi) -> None:
     for answer in (await change(api, "admin", "Admin"), await api.client.delete(f"{MEMBERS}/admin")):
         assert (answer.status_code, answer.json()["reason"]) == (409, "Conflict")
