@@ -13,7 +13,7 @@ from activities.chores import Chore
 from controlplane.clock import Clock
 from controlplane.ledger.budget_status import TellBudget
 from controlplane.ledger.limits import Documents, Limit, SpendingLimits, budget_limit
-from controlplane.ledger.reservations import (
+from controlplane.ledger.spending_repairs import (
     AddReservations,
     OpenLimit,
     SettleDispatches,

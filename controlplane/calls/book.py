@@ -201,6 +201,16 @@ class CallBook:
                 )
         return ended
 
+    def left_queue(self) -> set[Key]:
+        """The Functions of calls that waited when the batch began and will not be dispatched any more."""
+        left: set[Key] = set()
+        for uid in self._changed:
+            before, row = self._stored[uid], self._rows[uid]
+            waited = before is not None and before.state is CallState.QUEUED
+            if waited and (uid in self._removed or row.state is CallState.DONE):
+                left.add(row.function_key)
+        return left
+
     def may_serve(self, want: Want, alive: frozenset[str]) -> bool:
         """Whether the worker of a held wish still takes calls by it; `alive` are those of whom the database says so."""
         attempt = self._attempts.get(want.claimant.attempt)

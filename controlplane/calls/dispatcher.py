@@ -83,12 +83,14 @@ class Dispatcher:
             await tx.load([key for keys, _ in deferred for key in keys])
             for _, apply in deferred:
                 apply(tx)
-        ended = book.ended_dispatches()
-        demand = self._demand(book, frees_money=bool(ended))
+        ended, left = book.ended_dispatches(), book.left_queue()
+        demand = self._demand(book, frees_money=bool(ended or left))
         funding = await self._funding(tx, connection, book, ended, demand)
         if demand:
             await self._serve(tx, connection, book, demand, funding)
-        await reservations_of(tx).write(connection)
+        # What did not fit may have been a call that has left the queue, and those behind it may need less.
+        freed = {limit.id for key in left for limit in self._limits.of(key)}
+        await reservations_of(tx).write(connection, freed)
         book.join(tx)
         self._waiting.join(book.wants)
         self._gives = any(want.offered for wants in demand.values() for want in wants)
@@ -143,7 +145,7 @@ class Dispatcher:
 
     def _demand(self, book: CallBook, *, frees_money: bool) -> dict[str, list[Want]]:
         """Wishes by Function that may be served now: those of this batch, and held ones whose Function has news, or
-        waits for money while some is given back."""
+        waits for money while some is given back or is wanted no more."""
         demand: dict[str, list[Want]] = {}
         functions = dict.fromkeys(want.claimant.function_uid for want in book.wants)
         news = book.claimable | self._starved if frees_money else book.claimable

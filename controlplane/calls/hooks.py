@@ -21,8 +21,8 @@ from controlplane.calls.transitions import Ending, Phase
 from controlplane.calls.waits import WaitReason, pool_of, queue_reason, stored_message
 from controlplane.errors import ApiError, Reason
 from controlplane.kinds.quotes import bound_as, within_quote
-from controlplane.ledger.limits import SpendingLimits, labels_of_work
-from controlplane.ledger.reservations import LIMIT_ROWS, remaining
+from controlplane.ledger.limits import Limit, SpendingLimits, labels_of_work
+from controlplane.ledger.reservations import LIMIT_ROWS, remaining, want_less
 from controlplane.ledger.worker_accounts import FundingRules
 from controlplane.machinery.quantities import format_money
 from controlplane.placement.placements import Placements
@@ -76,24 +76,31 @@ class FunctionCallHooks(PlainHooks):
     def _require_funds(self, tx: Tx, key: Key, document: Document, function: Document) -> None:
         """402 when a limit has no room for the call even once all that runs has given its reservations back. One that
         fits then waits in the queue: a map is taken as a whole and runs as far as the money reaches."""
-        limits = self._limits.of(_function_key(key, document))
+        limits, needed = self._covering(key, document, function)
         if not limits:
             return
-        shares = function["spec"].get("scaling", {}).get("targetConcurrency", 1)
-        capacity = self._placements.of(function["spec"])
-        rate, worker = capacity.rate_micro_usd_per_hour, 0
-        needed = most_of_call(document, rate, shares, self._settings)
+        worker = 0
         if pool_of(function).capped:
             # It has no worker, and needs to pay one as well before it can run anything.
-            worker = self._funding.least_reserved_micro_usd(within_quote(function, rate), capacity.billing)
-        own, inherited = document["metadata"].get("labels"), function["metadata"].get("labels")
-        labels = labels_of_work(inherited, own)
+            capacity = self._placements.of(function["spec"])
+            rate = within_quote(function, capacity.rate_micro_usd_per_hour)
+            worker = self._funding.least_reserved_micro_usd(rate, capacity.billing)
         for limit in limits:
-            if needed and limit.blocks and limit.covers(labels):
-                least = needed + (worker if limit.function_uid is not None else 0)
-                left = remaining(limit, tx.rows(LIMIT_ROWS, limit.id), tx.now)
-                if left < least:
-                    raise limit.refusal(least, left)
+            least = needed + (worker if limit.function_uid is not None else 0)
+            left = remaining(limit, tx.rows(LIMIT_ROWS, limit.id), tx.now)
+            if left < least:
+                raise limit.refusal(least, left)
+
+    def _covering(self, key: Key, document: Document, function: Document) -> tuple[list[Limit], int]:
+        """The limits that may hold the call up, and the most that a run of it may cost, in micro-USD."""
+        limits = [limit for limit in self._limits.of(_function_key(key, document)) if limit.blocks]
+        if not limits:
+            return [], 0
+        shares = function["spec"].get("scaling", {}).get("targetConcurrency", 1)
+        rate = self._placements.of(function["spec"]).rate_micro_usd_per_hour
+        needed = most_of_call(document, rate, shares, self._settings)
+        labels = labels_of_work(function["metadata"].get("labels"), document["metadata"].get("labels"))
+        return [limit for limit in limits if needed and limit.covers(labels)], needed
 
     def created(self, tx: Tx, key: Key, document: Document) -> None:
         if transitions.is_terminal(document):
@@ -116,6 +123,9 @@ class FunctionCallHooks(PlainHooks):
             updated_at=tx.now,
         )
         CallBook.of(tx).queue(row, turn=revision)
+        limits, needed = self._covering(key, document, function)
+        for limit in limits:
+            want_less(tx, limit, needed)
 
     def reads_update(self, key: Key, document: Document) -> Reads:
         if document["spec"].get("state") != "Cancelled":

@@ -5,12 +5,12 @@ dispatches are given the same money; what it takes is written in the transaction
 the charge, in the one that records the end. A process that dies between leaves neither. A limit's row begins with what
 the ledger and the running calls say, whenever it is first asked about, so nobody has to open it in time.
 
-What a process did before it heard of a new Budget is found later (`activities/budgets.py`).
+What a process did before it heard of a new Budget is found later (`spending_repairs.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from controlplane.ledger.limits import Limit
-from controlplane.store.contract import Loader, Reads, Tx
+from controlplane.store.contract import Loader, Tx
 from controlplane.store.database import Database
 from controlplane.store.selection import label_condition
 
@@ -42,7 +42,7 @@ WHERE id = ANY($1::text[]) AND period_end <= $4
 """
 
 # Labels of a call and, where it has none of that name, of its Function: `calls/funding.py` asks by the same.
-_RUNNING = """
+RUNNING = """
 SELECT c.uid, c.dispatches, c.reserved_micro_usd FROM (
     SELECT r.*, COALESCE(r.function_labels, '{}') || COALESCE(o.labels, '{}') AS labels
     FROM calls r LEFT JOIN objects o ON o.kind = 'FunctionCall' AND o.org = r.org COLLATE "C"
@@ -62,7 +62,7 @@ SELECT c.uid, 0 AS dispatches, c.reserved_micro_usd FROM (
 """
 
 _OPEN = f"""
-WITH running AS ({_RUNNING} UNION ALL {_WORKERS}), opened AS (
+WITH running AS ({RUNNING} UNION ALL {_WORKERS}), opened AS (
     INSERT INTO spending_limits
         (id, org, blocks, limit_micro_usd, period_start, period_end, spent_micro_usd, held_micro_usd)
     SELECT $1, $2, $3, $4, $5, $6, (
@@ -77,7 +77,7 @@ INSERT INTO spending_reservations (call_uid, dispatch, limit_id, amount_micro_us
 SELECT r.uid, r.dispatches, o.id, r.reserved_micro_usd FROM running r CROSS JOIN opened o
 """  # noqa: S608 - constants
 
-_SETTLE = """
+SETTLE = """
 WITH ended AS (
     DELETE FROM spending_reservations r
     USING json_to_recordset($1::text::json) AS n (call_uid text, dispatch bigint, cost_micro_usd bigint)
@@ -99,7 +99,8 @@ WITH taken AS (
     RETURNING limit_id, amount_micro_usd
 )
 UPDATE spending_limits l
-SET held_micro_usd = l.held_micro_usd + s.held, limit_micro_usd = k.limit_micro_usd, blocks = k.blocks
+SET held_micro_usd = l.held_micro_usd + s.held, limit_micro_usd = k.limit_micro_usd, blocks = k.blocks,
+    refused_micro_usd = NULL
 FROM (SELECT limit_id, sum(amount_micro_usd)::bigint AS held FROM taken GROUP BY 1) AS s
 JOIN json_to_recordset($2::text::json) AS k (id text, limit_micro_usd bigint, blocks boolean) ON k.id = s.limit_id
 WHERE l.id = s.limit_id
@@ -113,7 +114,14 @@ UPDATE spending_limits l SET refused_micro_usd = n.amount
 FROM unnest($1::text[], $2::bigint[]) AS n (id, amount)
 WHERE l.id = n.id AND l.refused_micro_usd IS DISTINCT FROM n.amount
 """
-"""What last did not fit: as long as no more than that is left, the limit is reached."""
+"""The least that did not fit when the queues were looked at last: as long as less than that is left, the limit is
+reached. It is forgotten when a dispatch fits and when a call leaves the queue, and lowered by calls that need less:
+otherwise a Function would wait for money that nobody asks for any more."""
+
+_FORGET_REFUSED = """
+UPDATE spending_limits SET refused_micro_usd = NULL WHERE id = ANY($1::text[]) AND refused_micro_usd IS NOT NULL
+"""
+_LOWER_REFUSED = "UPDATE spending_limits SET refused_micro_usd = $2 WHERE id = $1 AND refused_micro_usd > $2"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +183,7 @@ class Reservations:
             return None
         for limit in limits:
             if limit.blocks and self.left[limit.id] < amount_micro_usd:
-                self._refused[limit.id] = amount_micro_usd
+                self._refused[limit.id] = min(amount_micro_usd, self._refused.get(limit.id, amount_micro_usd))
                 return limit
         for limit in limits:
             self.left[limit.id] -= amount_micro_usd
@@ -197,14 +205,16 @@ class Reservations:
             assert isinstance(amount, int), "it was taken above"
             self.left[str(taken["limit_id"])] += amount
 
-    async def write(self, connection: Connection) -> None:
-        """Store what was taken."""
+    async def write(self, connection: Connection, freed: Collection[str] = ()) -> None:
+        """Store what was taken, and what did not fit: of the `freed` limits only what did not in this batch."""
+        if freed:
+            await connection.execute(_FORGET_REFUSED, list(freed))
         if self._taken:
             known = [
                 {"id": limit.id, "limit_micro_usd": limit.limit_micro_usd, "blocks": limit.blocks}
                 for limit in self._limits.values()
             ]
-            await connection.execute(_RESERVE, _json(self._taken), _json(known))
+            await connection.execute(_RESERVE, as_json(self._taken), as_json(known))
         if self._refused:
             await connection.execute(_NOTE_REFUSED, list(self._refused), list(self._refused.values()))
 
@@ -225,13 +235,21 @@ def opening(limit: Limit, now: datetime) -> tuple[str, list[object]]:
         arguments.append(value)
         return f"${len(arguments)}"
 
-    sql = _OPEN.replace("$running", _scope(limit, "c", bind)).replace("$charged", _scope(limit, "t", bind))
+    sql = _OPEN.replace("$running", scope_of(limit, "c", bind)).replace("$charged", scope_of(limit, "t", bind))
     return sql, arguments
 
 
 async def settle(connection: Connection, ended: Sequence[EndedDispatch]) -> None:
     """Give back what these dispatches had reserved, and count what they cost."""
-    await connection.execute(_SETTLE, _json([vars(each) for each in ended]))
+    await connection.execute(SETTLE, as_json([vars(each) for each in ended]))
+
+
+def want_less(tx: Tx, limit: Limit, needed_micro_usd: int) -> None:
+    """A call waits that needs no more than this of the limit: it is not reached by what did not fit before. Reads
+    `LIMIT_ROWS`."""
+    rows = tx.rows(LIMIT_ROWS, limit.id)
+    if rows and (rows[0]["refused_micro_usd"] or 0) > needed_micro_usd:
+        tx.execute(_LOWER_REFUSED, (limit.id, needed_micro_usd))
 
 
 def remaining(limit: Limit, rows: Sequence[Mapping[str, object]], now: datetime) -> int:
@@ -275,7 +293,8 @@ def reservations_of(tx: Tx) -> Reservations:
     return found
 
 
-def _scope(limit: Limit, table: str, bind: Callable[[object], str]) -> str:
+def scope_of(limit: Limit, table: str, bind: Callable[[object], str]) -> str:
+    """What the work that a limit covers fulfils, as conditions on a table, each with its AND before it."""
     parts = [label_condition(term, table, bind) for term in limit.terms]
     if limit.project is not None:
         parts.append(f"{table}.project = {bind(limit.project)}")
@@ -284,104 +303,6 @@ def _scope(limit: Limit, table: str, bind: Callable[[object], str]) -> str:
     return "".join(f" AND {part}" for part in parts)
 
 
-def _json(rows: object) -> str:
+def as_json(rows: object) -> str:
+    """What a statement here takes as an array."""
     return orjson.dumps(rows).decode()
-
-
-# Found and mended apart from the batches that spend, for processes that did not know of a limit yet.
-
-_WITHOUT_ROW = """
-SELECT w.id FROM unnest($1::text[]) AS w(id) LEFT JOIN spending_limits l ON l.id = w.id WHERE l.id IS NULL
-"""
-
-_ENDED_UNNOTICED = """
-SELECT r.call_uid, r.dispatch, COALESCE(max(t.amount_micro_usd), 0)::bigint AS cost_micro_usd
-FROM spending_reservations r
-LEFT JOIN calls c ON c.uid = r.call_uid AND c.state = 'running' AND c.dispatches = r.dispatch
-LEFT JOIN worker_accounts w ON w.uid = r.call_uid
-LEFT JOIN ledger_transfers t ON t.id = 'charge/' || r.call_uid || '/' || r.dispatch
-WHERE c.uid IS NULL AND w.uid IS NULL GROUP BY 1, 2 LIMIT $1
-"""
-
-_RUNNING_UNNOTICED = f"""
-SELECT n.* FROM ({_RUNNING}) AS n
-LEFT JOIN spending_reservations r ON r.call_uid = n.uid AND r.dispatch = n.dispatches AND r.limit_id = $1
-WHERE r.call_uid IS NULL LIMIT $3
-"""  # noqa: S608 - constants
-
-# It runs already, so it is held whatever that comes to: the row does not block until the next dispatch asks it to.
-_ADD = """
-WITH taken AS (
-    INSERT INTO spending_reservations (call_uid, dispatch, limit_id, amount_micro_usd)
-    SELECT c.uid, c.dispatches, $1::text, c.reserved_micro_usd
-    FROM json_to_recordset($2::text::json) AS n (uid text, dispatches bigint)
-    JOIN calls c ON c.uid = n.uid AND c.dispatches = n.dispatches AND c.state = 'running'
-    WHERE EXISTS (SELECT FROM spending_limits WHERE id = $1::text)
-    ON CONFLICT DO NOTHING RETURNING amount_micro_usd
-)
-UPDATE spending_limits SET blocks = false,
-    held_micro_usd = held_micro_usd + (SELECT COALESCE(sum(amount_micro_usd), 0) FROM taken)
-WHERE id = $1::text
-"""
-
-
-async def limits_without_row(database: Database, limit_ids: Sequence[str]) -> list[str]:
-    """Which of these limits nobody has asked about yet."""
-    return [row["id"] for row in await database.fetch(_WITHOUT_ROW, list(limit_ids))]
-
-
-async def ended_unnoticed(database: Database, limit: int) -> list[EndedDispatch]:
-    """Dispatches that hold money and run no more, with what the ledger charged for them."""
-    return [EndedDispatch(**dict(row)) for row in await database.fetch(_ENDED_UNNOTICED, limit)]
-
-
-async def running_unnoticed(database: Database, limit: Limit, count: int) -> list[dict[str, object]]:
-    """Dispatches that the limit covers, and that run without holding anything of it."""
-    arguments: list[object] = [limit.id, limit.org, count]
-
-    def bind(value: object) -> str:
-        arguments.append(value)
-        return f"${len(arguments)}"
-
-    sql = _RUNNING_UNNOTICED.replace("$running", _scope(limit, "c", bind))
-    return [{"uid": row["uid"], "dispatches": row["dispatches"]} for row in await database.fetch(sql, *arguments)]
-
-
-class OpenLimit:
-    """Makes the row of a limit (`open_limit`)."""
-
-    def __init__(self, limit: Limit, now: datetime) -> None:
-        self._statement = opening(limit, now)
-
-    def reads(self) -> Reads:
-        return Reads()
-
-    def apply(self, tx: Tx) -> None:
-        tx.execute(*self._statement)
-
-
-class SettleDispatches:
-    """Settles dispatches whose end nobody counted; one that was settled meanwhile is not settled again."""
-
-    def __init__(self, ended: Sequence[EndedDispatch]) -> None:
-        self._ended = _json([vars(each) for each in ended])
-
-    def reads(self) -> Reads:
-        return Reads()
-
-    def apply(self, tx: Tx) -> None:
-        tx.execute(_SETTLE, (self._ended,))
-
-
-class AddReservations:
-    """Holds what running dispatches may cost of a limit that they were not asked of; one that ended holds nothing."""
-
-    def __init__(self, limit: Limit, running: Sequence[Mapping[str, object]]) -> None:
-        self._limit_id = limit.id
-        self._running = _json(running)
-
-    def reads(self) -> Reads:
-        return Reads()
-
-    def apply(self, tx: Tx) -> None:
-        tx.execute(_ADD, (self._limit_id, self._running))

@@ -82,6 +82,19 @@ async def test_a_status_tells_what_is_spent_held_and_left_and_each_threshold_onc
     assert sorted(await events(calls)) == [("BudgetExceeded", 1), ("BudgetThresholdReached", 1)]
 
 
+async def test_a_budget_is_exceeded_no_longer_than_something_waits_for_it(calls: Calls, keeper: BudgetKeeper) -> None:
+    await calls.function()
+    await budget(calls, MOST + 400)
+    _, second = await create(calls, 2)
+    worker, other = await calls.worker(), await calls.worker()
+    assert [len(await each.take()) for each in (worker, other)] == [1, 0]
+    await keeper.tell()
+    assert [each["status"] for each in (await told(calls))["conditions"]] == ["True"]
+    await calls.cancel(second)
+    await keeper.tell()
+    assert [each["status"] for each in (await told(calls))["conditions"]] == ["False"]
+
+
 async def test_what_a_process_did_before_it_heard_of_a_budget_is_counted(calls: Calls, keeper: BudgetKeeper) -> None:
     await calls.function()
     names = await create(calls, 2)

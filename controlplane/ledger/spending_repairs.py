@@ -1,0 +1,112 @@
+"""What spending limits missed, found and mended apart from the batches that spend.
+
+A process that has not heard of a new Budget dispatches and ends calls as if there was none. What that leaves behind is
+found by comparing the rows with what runs and with the ledger, so it is due whenever it is looked at; the keeper of
+Budgets looks (`activities/budgets.py`). What is written is worked out under the lock that all writers share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from controlplane.ledger.limits import Limit
+from controlplane.ledger.reservations import RUNNING, SETTLE, EndedDispatch, as_json, opening, scope_of
+from controlplane.store.contract import Reads, Tx
+from controlplane.store.database import Database
+
+_WITHOUT_ROW = """
+SELECT w.id FROM unnest($1::text[]) AS w(id) LEFT JOIN spending_limits l ON l.id = w.id WHERE l.id IS NULL
+"""
+
+_ENDED_UNNOTICED = """
+SELECT r.call_uid, r.dispatch, COALESCE(max(t.amount_micro_usd), 0)::bigint AS cost_micro_usd
+FROM spending_reservations r
+LEFT JOIN calls c ON c.uid = r.call_uid AND c.state = 'running' AND c.dispatches = r.dispatch
+LEFT JOIN worker_accounts w ON w.uid = r.call_uid
+LEFT JOIN ledger_transfers t ON t.id = 'charge/' || r.call_uid || '/' || r.dispatch
+WHERE c.uid IS NULL AND w.uid IS NULL GROUP BY 1, 2 LIMIT $1
+"""
+
+_RUNNING_UNNOTICED = f"""
+SELECT n.* FROM ({RUNNING}) AS n
+LEFT JOIN spending_reservations r ON r.call_uid = n.uid AND r.dispatch = n.dispatches AND r.limit_id = $1
+WHERE r.call_uid IS NULL LIMIT $3
+"""  # noqa: S608 - constants
+
+# It runs already, so it is held whatever that comes to: the row does not block until the next dispatch asks it to.
+_ADD = """
+WITH taken AS (
+    INSERT INTO spending_reservations (call_uid, dispatch, limit_id, amount_micro_usd)
+    SELECT c.uid, c.dispatches, $1::text, c.reserved_micro_usd
+    FROM json_to_recordset($2::text::json) AS n (uid text, dispatches bigint)
+    JOIN calls c ON c.uid = n.uid AND c.dispatches = n.dispatches AND c.state = 'running'
+    WHERE EXISTS (SELECT FROM spending_limits WHERE id = $1::text)
+    ON CONFLICT DO NOTHING RETURNING amount_micro_usd
+)
+UPDATE spending_limits SET blocks = false,
+    held_micro_usd = held_micro_usd + (SELECT COALESCE(sum(amount_micro_usd), 0) FROM taken)
+WHERE id = $1::text
+"""
+
+
+async def limits_without_row(database: Database, limit_ids: Sequence[str]) -> list[str]:
+    """Which of these limits nobody has asked about yet."""
+    return [row["id"] for row in await database.fetch(_WITHOUT_ROW, list(limit_ids))]
+
+
+async def ended_unnoticed(database: Database, limit: int) -> list[EndedDispatch]:
+    """Dispatches that hold money and run no more, with what the ledger charged for them."""
+    return [EndedDispatch(**dict(row)) for row in await database.fetch(_ENDED_UNNOTICED, limit)]
+
+
+async def running_unnoticed(database: Database, limit: Limit, count: int) -> list[dict[str, object]]:
+    """Dispatches that the limit covers, and that run without holding anything of it."""
+    arguments: list[object] = [limit.id, limit.org, count]
+
+    def bind(value: object) -> str:
+        arguments.append(value)
+        return f"${len(arguments)}"
+
+    sql = _RUNNING_UNNOTICED.replace("$running", scope_of(limit, "c", bind))
+    return [{"uid": row["uid"], "dispatches": row["dispatches"]} for row in await database.fetch(sql, *arguments)]
+
+
+class OpenLimit:
+    """Makes the row of a limit (`open_limit`)."""
+
+    def __init__(self, limit: Limit, now: datetime) -> None:
+        self._statement = opening(limit, now)
+
+    def reads(self) -> Reads:
+        return Reads()
+
+    def apply(self, tx: Tx) -> None:
+        tx.execute(*self._statement)
+
+
+class SettleDispatches:
+    """Settles dispatches whose end nobody counted; one that was settled meanwhile is not settled again."""
+
+    def __init__(self, ended: Sequence[EndedDispatch]) -> None:
+        self._ended = as_json([vars(each) for each in ended])
+
+    def reads(self) -> Reads:
+        return Reads()
+
+    def apply(self, tx: Tx) -> None:
+        tx.execute(SETTLE, (self._ended,))
+
+
+class AddReservations:
+    """Holds what running dispatches may cost of a limit that they were not asked of; one that ended holds nothing."""
+
+    def __init__(self, limit: Limit, running: Sequence[Mapping[str, object]]) -> None:
+        self._limit_id = limit.id
+        self._running = as_json(running)
+
+    def reads(self) -> Reads:
+        return Reads()
+
+    def apply(self, tx: Tx) -> None:
+        tx.execute(_ADD, (self._limit_id, self._running))
