@@ -149,7 +149,7 @@ def _phase(function: Document, seen: Observation) -> tuple[str, str, str]:
     if seen.no_offering and not seen.starting:
         return "Pending", NO_OFFERING, seen.no_offering
     if seen.failed:
-        return "Failed", "StartupFailed", seen.failure_message or "its workers do not start"
+        return "Failed", "StartupFailed", _failed_message(function, seen)
     if seen.lost_worker and (seen.queued or seen.running):
         return "Recovering", "WorkersLost", "its workers were lost while calls ran; new ones are being started"
     before = function["status"].get("phase")
@@ -162,6 +162,16 @@ def _phase(function: Document, seen: Observation) -> tuple[str, str, str]:
 
 
 _PHASE_WITHOUT_IMAGE = {ImageState.PENDING: "Pending", ImageState.FAILED: "Failed"}
+
+
+def _failed_message(function: Document, seen: Observation) -> str:
+    """What the last worker told, and the ways out: nothing else starts one again."""
+    told = seen.failure_message or "its workers do not start"
+    name = function["metadata"]["name"]
+    return (
+        f"{told}\nNo worker is started any more after {seen.start_failures} failed starts: deploy a fix, or try again "
+        f"with `nodus rollout restart function/{name}`."
+    )
 
 
 def _capped_message(seen: Observation) -> str:
@@ -197,6 +207,8 @@ def _ready_condition(function: Document, seen: Observation, generation: int) -> 
         return ready("False", seen.image.reason, seen.image.message)
     if seen.no_offering and not seen.current_ready:
         return ready("False", NO_OFFERING, seen.no_offering)
+    if seen.failed and not seen.current_ready:
+        return ready("False", "StartupFailed", _failed_message(function, seen))
     if seen.start_failures and not seen.current_ready:
         return ready("False", "StartupFailed", seen.failure_message or "a worker of this version did not start")
     if seen.ready:

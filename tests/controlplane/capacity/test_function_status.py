@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -80,6 +81,18 @@ def test_what_is_seen_becomes_the_words_of_the_protocol(
     assert status["message"]
     assert status["observedGeneration"] == 3
     assert status["image"] == {"reference": "kept"}
+
+
+def test_a_function_that_gave_up_says_what_its_worker_told_and_both_ways_out() -> None:
+    seen = Observation(queued=1, start_failures=5, failed=True, failure_message="exited with code 1\nImportError: x")
+    status = observed_status(function(), seen, NOW)
+    [ready] = [condition for condition in status["conditions"] if condition["type"] == "Ready"]
+    for message in (status["message"], ready["message"]):
+        assert message.startswith("exited with code 1\nImportError: x\n")
+        assert "after 5 failed starts: deploy a fix" in message
+        assert "`nodus rollout restart function/f`" in message
+    trying = observed_status(function(), replace(seen, failed=False, start_failures=2), NOW)
+    assert "rollout" not in trying["message"]
 
 
 @pytest.mark.parametrize(
