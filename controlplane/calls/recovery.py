@@ -68,7 +68,11 @@ class LoseAttempt:
         for row in held:
             lose = partial(self._lose, uid=row.uid, attempt=attempt, loss=loss, beside=len(held) - 1)
             book.later([row.key, row.function_key], lose)
-        book.patch_attempt(attempt, finished_at=tx.now, draining=True, state="finished")
+        changes: dict[str, object] = {"finished_at": tx.now, "draining": True, "state": "finished"}
+        if held:
+            # A worker that a call brings down may never have said that it has one; its end is no failed start.
+            changes["last_busy_at"] = tx.now
+        book.patch_attempt(attempt, **changes)
         return len(held)
 
     def _lose(self, tx: Tx, *, uid: str, attempt: AttemptRow, loss: Loss, beside: int) -> None:

@@ -103,7 +103,7 @@ class StartRecord:
     """What became of the starts of one Function's present revision, and of its last worker of any revision."""
 
     failures: int
-    """Starts that failed since the last one that succeeded."""
+    """Starts that failed since the last one that succeeded; one whose worker soon ended by itself did not."""
     last_failure_at: datetime | None
     last_failure_uid: str | None
     last_failure_message: str | None
@@ -120,6 +120,11 @@ COLUMNS = ", ".join(f"a.{name}" for name in _COLUMN_NAMES)
 START_FAILURES = ("CustomerExit", "OutOfMemory", "StartupTimeout", "StartFailed")
 """Reasons of attempts that ended before their first claim and count against their revision: the environment, the
 sandbox or the user's code would refuse the next one too. What the platform lost (`LOST`) is only tried again."""
+EARLY_ENDS = ("CustomerExit", "OutOfMemory", "Exited")
+"""Reasons of attempts that ended by themselves. Soon after their first claim, and if no call had been theirs, they
+count as starts that failed: a sidecar that exits, or a thread of the user's that ends the process, does it again."""
+EARLY_END_SECONDS_MAX = 600.0
+"""What idled for longer had started. Kubernetes forgets the crashes of a container after as long."""
 LOST = "NodeLost"
 LOSSES = (LOST, "CustomerExit", "OutOfMemory")
 
@@ -150,8 +155,8 @@ SELECT {COLUMNS} FROM attempts a WHERE a.state <> 'finished' AND a.has_workflow 
 _ENDS = """
 SELECT f.function_uid, e.* FROM unnest($1::text[], $2::text[]) AS f(function_uid, pool)
 CROSS JOIN LATERAL (
-    SELECT uid, pool = f.pool AS current, ready_at, finished_at, reason, message FROM attempts
-    WHERE function_uid = f.function_uid ORDER BY created_at DESC LIMIT $3
+    SELECT uid, pool = f.pool AS current, ready_at, last_busy_at, finished_at, drain_reason, reason, message
+    FROM attempts WHERE function_uid = f.function_uid ORDER BY created_at DESC LIMIT $3
 ) AS e
 """
 
@@ -274,9 +279,9 @@ def _start_record(ends: Sequence[Any]) -> StartRecord:
     failures: list[Any] = []
     lost: list[Any] = []
     for end in ends:
-        if not end["current"] or (end["ready_at"] is not None):
+        if not end["current"] or (end["ready_at"] is not None and not _ended_early(end)):
             break
-        if end["reason"] in START_FAILURES:
+        if end["ready_at"] is not None or end["reason"] in START_FAILURES:
             failures.append(end)
         elif end["reason"] == LOST:
             lost.append(end)
@@ -291,3 +296,12 @@ def _start_record(ends: Sequence[Any]) -> StartRecord:
         last_lost_at=max((end["finished_at"] for end in lost), default=None),
         lost_worker=ended is not None and ended["ready_at"] is not None and ended["reason"] in LOSSES,
     )
+
+
+def _ended_early(end: Any) -> bool:  # noqa: ANN401 - a driver row
+    """Whether a worker that had been ready ended by itself, soon and before any call was its to run. What ends with a
+    call in its hands is held against that (`calls/recovery.py`), which ends with its recoveries."""
+    if end["reason"] not in EARLY_ENDS or end["drain_reason"] is not None or end["last_busy_at"] is not None:
+        return False
+    ready_seconds: float = (end["finished_at"] - end["ready_at"]).total_seconds()
+    return ready_seconds <= EARLY_END_SECONDS_MAX

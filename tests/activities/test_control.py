@@ -210,6 +210,25 @@ async def test_a_version_that_does_not_start_fails_its_calls_and_the_next_one_he
     assert (await world.until_ended(await world.call()))["phase"] == "Succeeded"
 
 
+async def test_workers_that_end_soon_after_they_are_ready_are_not_replaced_for_ever(
+    control_world: ControlWorld,
+) -> None:
+    world = control_world
+
+    async def crash() -> None:
+        raise CrashError(3)
+
+    world.node.idle = crash
+    await world.function(scaling={"minWorkers": 1})
+    told = await world.until_function(within=60, phase="Failed", reason="StartupFailed")
+    assert "exited with code 3" in told["message"]
+    assert "nodus rollout restart function/f" in told["message"]
+    assert len(world.node.attempts) == 2
+    world.node.idle = None
+    await world.change("Function", "f", request_a_restart)
+    await world.until_function(within=60, phase="Running", workers__idle=1)
+
+
 async def test_deleting_a_function_fails_its_calls_ends_its_workers_and_then_goes(control_world: ControlWorld) -> None:
     world = control_world
     taken = asyncio.Event()

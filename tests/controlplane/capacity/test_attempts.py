@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
@@ -9,13 +9,14 @@ import pytest
 
 from activities.run_worker_contract import DRAINED, EXITED, NODE_LOST, PLATFORM_AWAY
 from controlplane.calls.recovery import LoseAttempt
+from controlplane.calls.wants import Claimant
 from controlplane.capacity.attempts import CloseAttempt, DrainWorkers, StartOrder, StartWorkers
 from controlplane.capacity.endings import WorkerEnd
 from controlplane.capacity.rows import NodeLoad, WorkerQueries, WorkerRow
 from controlplane.kinds.quotes import quoted
 from controlplane.machinery.quantities import format_money
 from controlplane.store.contract import Key
-from tests.fixtures.calls import ORG, PROJECT, Calls, PutObject
+from tests.fixtures.calls import ORG, PROJECT, Calls, PutObject, ScriptedWorker
 from tests.fixtures.placing import capacity_at
 
 SCALING = {"minWorkers": 0, "maxWorkers": 10, "targetConcurrency": 2}
@@ -157,6 +158,62 @@ async def test_starts_that_the_platform_lost_are_counted_apart_from_failures(
     record = (await workers.start_records({uid: "r1"}))[uid]
     assert (record.failures, record.lost_starts, record.last_lost_at) == (0, 6, calls.clock.now())
     assert not record.lost_worker
+
+
+async def ready_then_ended(calls: Calls, told: WorkerEnd, seconds: float, **row: Any) -> WorkerRow:
+    """A worker that took calls for so long; `row` are columns of it at its end."""
+    calls.clock.advance(1)
+    [started] = await start(calls)
+    row = {"state": "ready", "ready_at": calls.clock.now(), **row}
+    columns = ", ".join(f"{name} = ${number}" for number, name in enumerate(row, start=2))
+    await calls.database.execute(f"UPDATE attempts SET {columns} WHERE uid = $1", started.uid, *row.values())
+    calls.clock.advance(seconds)
+    await end(calls, started, told)
+    return started
+
+
+CRASHED = WorkerEnd(outcome=EXITED, exit_code=3)
+SOON, LATE = 600, 601
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds", "row", "failures"),
+    [
+        (CRASHED, 3, {}, 2),
+        (CRASHED, SOON, {}, 2),
+        (CRASHED, LATE, {}, 0),
+        (WorkerEnd(outcome=EXITED, exit_code=0), 3, {}, 2),
+        (WorkerEnd(outcome="OutOfMemory", signal=9), 3, {}, 2),
+        (WorkerEnd(outcome=DRAINED, exit_code=0), 3, {}, 0),
+        (WorkerEnd(outcome=NODE_LOST), 3, {}, 0),
+        (CRASHED, 3, {"drain_reason": "Idle"}, 0),
+        (CRASHED, 3, {"last_busy_at": datetime(2026, 11, 29, 12, tzinfo=UTC)}, 0),
+    ],
+)
+async def test_a_worker_that_soon_ends_by_itself_without_a_call_counts_as_a_failed_start(
+    calls: Calls, workers: WorkerQueries, told: WorkerEnd, seconds: float, row: dict[str, Any], failures: int
+) -> None:
+    await ready_then_ended(calls, told, seconds, **row)
+    ended = await ready_then_ended(calls, told, seconds, **row)
+    record = (await workers.start_records({ended.function_uid: "r1"}))[ended.function_uid]
+    assert record.failures == failures
+    newest = (ended.uid, calls.clock.now()) if failures else (None, None)
+    assert (record.last_failure_uid, record.last_failure_at) == newest
+    await start(calls)
+    await calls.database.execute("UPDATE attempts SET ready_at = $1 WHERE state = 'starting'", calls.clock.now())
+    assert (await workers.start_records({ended.function_uid: "r1"}))[ended.function_uid].failures == 0
+
+
+async def test_a_call_that_ends_its_worker_is_no_failed_start(calls: Calls, workers: WorkerQueries) -> None:
+    """The worker took it with its first claim and never came to say so."""
+    [poison] = await calls.create()
+    [started] = await start(calls)
+    owner = {name: getattr(started, name) for name in ("org", "project", "function", "function_uid", "epoch")}
+    worker = ScriptedWorker(calls, Claimant(attempt=started.uid, **owner))
+    assert await worker.take() == [poison]
+    await end(calls, started, CRASHED)
+    record = (await workers.start_records({started.function_uid: "r1"}))[started.function_uid]
+    assert (record.failures, record.lost_worker) == (0, True)
 
 
 async def test_a_lost_node_is_not_the_functions_fault_but_a_loss(calls: Calls, workers: WorkerQueries) -> None:
