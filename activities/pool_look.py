@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -143,6 +143,12 @@ class Look:
             cold=memory.cold,
             warm=memory.warm,
             image=self.image,
-            handled_requests=requests(self.document),
+            handled_requests=self._handled(told),
             generation=self.document["metadata"].get("generation", 1),
         )
+
+    def _handled(self, told: PoolPlan) -> Mapping[str, str]:
+        """What was requested, once no worker that is older than that takes new calls."""
+        leaving = {uid for uid, _ in told.drain}
+        staying = [worker.row for worker in self.workers if not worker.row.draining and worker.row.uid not in leaving]
+        return requests(self.document) if all(row.pool == self.revision for row in staying) else {}

@@ -237,5 +237,6 @@ class FunctionStatus(ApiModel):
     estimate: Estimate | None = Field(default=None, description="What it is expected to cost.")
     app_version: int | None = Field(default=None, description="Version of the App that last wrote it.")
     handled_requests: dict[str, str] | None = Field(
-        default=None, description="For each requested action, the time of the last request that was done."
+        default=None,
+        description="For each requested action, the time of the last request; no older worker takes new calls.",
     )

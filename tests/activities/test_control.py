@@ -169,11 +169,18 @@ async def test_a_restart_request_replaces_the_workers_and_is_acknowledged(contro
     world = control_world
     await world.function(scaling={"minWorkers": 1})
     await world.until_function(workers__idle=1)
+    release = asyncio.Event()
+    world.node.start = release.wait  # type: ignore[assignment]
+    await world.change("Function", "f", request_a_restart)
+    # The old worker still takes calls, so nothing was done yet.
+    told = await world.until_function(within=60, workers__idle=1, workers__starting=1)
+    assert "handledRequests" not in told
+    release.set()
     asked = "2026-11-29T12:00:00Z"
-    annotation = {"nodus.dev/restart-requested-at": asked}
-    await world.change("Function", "f", lambda f: f["metadata"].setdefault("annotations", {}).update(annotation))
-    await eventually(lambda: len(world.node.attempts) == 2)
-    assert (await world.until_function(handledRequests__restart=asked))["handledRequests"] == {"restart": asked}
+    told = await world.until_function(within=60, handledRequests__restart=asked)
+    assert told["handledRequests"] == {"restart": asked}
+    assert len(world.node.attempts) == 2
+    assert (await world.attempts())[0]["drain_reason"] == "Rolled"
 
 
 def change_its_spec(function: Document) -> None:
