@@ -103,7 +103,7 @@ def _listen(port: int) -> _socket.socket:
         listener.bind(("127.0.0.1", port))
     except OSError as error:
         # Only what shares this network can have come first.
-        print(f"nodus: port {port}, which is the worker's own, cannot be had: {error.strerror}", file=sys.stderr)  # noqa: T201
+        print(f"init: port {port}, which is the worker's own, cannot be had: {error.strerror}", file=sys.stderr)  # noqa: T201
         _end_children()
         os._exit(1)
     listener.listen(BRIDGE_CONNECTIONS_MAX)
@@ -116,7 +116,7 @@ def _enter(directory: bytes) -> None:
         os.makedirs(directory, exist_ok=True)
         os.chdir(directory)
     except OSError as error:
-        print(f"nodus: the working directory cannot be used: {error}", file=sys.stderr)  # noqa: T201
+        print(f"init: the working directory cannot be used: {error}", file=sys.stderr)  # noqa: T201
         _end_children()
         os._exit(1)
 
@@ -153,7 +153,7 @@ def _start(arguments: list[bytes], environment: dict[bytes, bytes]) -> int:
             )
         )
     except OSError as error:
-        print(f"nodus: {os.fsdecode(arguments[0])} cannot be started: {error.strerror}", file=sys.stderr)  # noqa: T201
+        print(f"init: {os.fsdecode(arguments[0])} cannot be started: {error.strerror}", file=sys.stderr)  # noqa: T201
         _end_children()
         os._exit(127)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -213,7 +213,7 @@ def _adopt() -> None:
     be_subreaper, no_new_privileges = 36, 38  # of prctl(2)
     for option in (be_subreaper, no_new_privileges):
         if libc.prctl(option, 1, 0, 0, 0) != 0:
-            print(f"nodus: prctl {option} failed: {os.strerror(ctypes.get_errno())}", file=sys.stderr)  # noqa: T201
+            print(f"init: prctl {option} failed: {os.strerror(ctypes.get_errno())}", file=sys.stderr)  # noqa: T201
             os._exit(1)
     _PLAIN.append(True)
 

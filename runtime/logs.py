@@ -1,10 +1,10 @@
 """What a worker prints becomes its Function's log.
 
 Two pipes are read to their end whatever happens, because a full pipe would stop the worker in the middle of a call.
-Lines are stamped on arrival, cut to size, held to a rate and a total, and handed to the sink in numbered chunks a few
-times a second. While the sink is away a bounded amount waits; what does not fit is counted, and a line in the log
-says how much is missing. Chunk numbers have no gaps: a repeated chunk is recognised by its number, a missing one
-never was.
+Lines are stamped on arrival, cut to size, made harmless to who reads them (`log_text.py`), held to a rate and a total,
+and handed to the sink in numbered chunks a few times a second. While the sink is away a bounded amount waits; what does
+not fit is counted, and a line in the log says how much is missing. Chunk numbers have no gaps: a repeated chunk is
+recognised by its number, a missing one never was.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import sys
 import termios
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+
+from runtime import log_text
 
 Line = tuple[int, str, str]
 """(nanoseconds since 1970, `stdout` or `stderr`, text without its newline)"""
@@ -90,8 +92,9 @@ class LogCollector:
         self._pipes.append(_Pipe(descriptor, stream, mark.encode(), self))
 
     def note(self, text: str) -> None:
-        """Add a line of our own, about the worker rather than from it."""
-        self.take([f"nodus: {text}".encode()], "stderr", time.time_ns())
+        """Add lines of our own, about the worker rather than from it; no line of a worker begins as they do."""
+        lines = log_text.note_lines(text)
+        self._take(lines, len(lines), "stderr", time.time_ns())
 
     @property
     def full(self) -> bool:
@@ -103,15 +106,19 @@ class LogCollector:
         self._dropped += count
 
     def take(self, lines: Sequence[bytes], stream: str, time_nanoseconds: int) -> None:
-        """Add lines that arrived together. From the first that does not fit, the rest of them is dropped."""
-        if self._dropped and lines:
+        """Add lines of a worker that arrived together; from the first that does not fit, the rest is dropped."""
+        texts = (log_text.workers_line(line.decode(errors="replace")) for line in lines)
+        self._take(texts, len(lines), stream, time_nanoseconds)
+
+    def _take(self, texts: Iterable[str], count: int, stream: str, time_nanoseconds: int) -> None:
+        if self._dropped and count:
             self._mark_dropped(time_nanoseconds)
-        for index, line in enumerate(lines):
-            size = len(line) + LINE_OVERHEAD_BYTES
+        for index, text in enumerate(texts):
+            size = len(text.encode()) + LINE_OVERHEAD_BYTES
             if size > self._room() or not self._allowance.take(size):
-                self.drop(len(lines) - index)
+                self.drop(count - index)
                 return
-            self._append((time_nanoseconds, stream, line.decode(errors="replace")), size)
+            self._append((time_nanoseconds, stream, text), size)
 
     def _room(self) -> int:
         return self.limits.waiting_bytes_max - self._waiting_bytes
@@ -126,7 +133,7 @@ class LogCollector:
     def _mark_dropped(self, time_nanoseconds: int) -> None:
         lines = "1 line is" if self._dropped == 1 else f"{self._dropped} lines are"
         self._dropped = 0
-        text = f"nodus: {lines} missing here, more was printed than the log takes"
+        text = f"{log_text.NOTE_MARK}{lines} missing here, more was printed than the log takes"
         self._append((time_nanoseconds, "stderr", text), len(text) + LINE_OVERHEAD_BYTES)
 
     async def close(self) -> None:
@@ -234,10 +241,12 @@ class _Pipe:
         longest = self._collector.limits.line_bytes_max
         while len(partial) > longest:
             in_event = self._in_event or partial.startswith(EVENT_PREFIX)
-            lines += self._cut([partial[:longest]])
+            # Progress is cut where it was printed anew, if it is.
+            cut_at = partial.rfind(b"\r", 1, longest) + 1 or longest
+            lines += self._cut([partial[:cut_at]])
             # What follows belongs to the same line, an event included.
             self._in_event = in_event
-            partial = partial[longest:]
+            partial = partial[cut_at:]
         self._partial = partial
         self._collector.take(lines, self._stream, time.time_ns())
 
@@ -245,8 +254,9 @@ class _Pipe:
         """Leave telemetry out and cut what is too long; the first line may be the rest of an event."""
         longest = self._collector.limits.line_bytes_max
         kept: list[bytes] = []
-        for line in lines:
-            if not self._in_event and not line.startswith(EVENT_PREFIX):
+        for printed in lines:
+            if not self._in_event and not printed.startswith(EVENT_PREFIX):
+                line = log_text.last_state(printed)
                 kept += [self._mark + line[at : at + longest] for at in range(0, max(len(line), 1), longest)]
             self._in_event = False
         return kept

@@ -105,7 +105,7 @@ class PlainLauncher:
             process.close_output()
             if isinstance(error, (ValueError, OSError, TimeoutError)):
                 raise SandboxUnavailableError(
-                    reason.removeprefix("nodus: ") or f"a worker could not be started: {error}"
+                    reason.removeprefix("init: ") or f"a worker could not be started: {error}"
                 ) from error
             raise
         return process

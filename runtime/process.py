@@ -175,7 +175,7 @@ class SandboxProcess:
             process.close_output()
             if isinstance(error, (ValueError, OSError, TimeoutError)):
                 # What init says itself is about the worker and not about the sandbox, which it is in already.
-                said = reason.removeprefix("nodus: ")
+                said = reason.removeprefix("init: ")
                 problem = said if said != reason else f"a sandbox could not be made: {reason or error}"
                 raise SandboxUnavailableError(problem) from error
             raise

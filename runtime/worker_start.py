@@ -56,14 +56,14 @@ def be_granted(descriptor: int) -> None:
     with open(descriptor, "rb") as pipe:
         orders = pipe.read()
     if not orders:
-        sys.exit("nodus: the worker was let go before it was anybody's")
+        sys.exit("init: the worker was let go before it was anybody's")
     directory, *fields = orders.split(b"\0")
     granted = dict(field.split(b"=", 1) for field in fields)
     try:
         os.makedirs(directory, exist_ok=True)
         os.chdir(directory)
     except OSError as error:
-        sys.exit(f"nodus: the working directory cannot be used: {error}")
+        sys.exit(f"init: the working directory cannot be used: {error}")
     if early(granted) != early(os.environb):
         os.execve(sys.executable, [sys.executable, "-c", sys.orig_argv[2]], granted)  # noqa: S606 - that is the point
     os.environ.clear()

@@ -91,7 +91,7 @@ async def test_a_line_may_come_in_pieces_and_the_last_needs_no_newline(plain: Pr
 async def test_bytes_that_are_no_text_and_empty_lines_are_kept_as_well_as_they_can_be(plain: Printer, log: Log) -> None:
     os.write(plain.stdout, b"\xff\xfe\n\n\x00\x1b[31m\r\n")
     await plain.finish()
-    assert log.text() == ["\ufffd\ufffd", "", "\x00\x1b[31m\r"]
+    assert log.text() == ["\ufffd\ufffd", "", "␀\x1b[31m\x1b[0m"]
 
 
 async def test_a_line_that_is_too_long_is_cut_into_several(log: Log) -> None:
@@ -229,7 +229,31 @@ async def test_who_writes_on_after_the_worker_has_ended_does_not_hold_up_the_nod
         os.close(descriptor)
 
 
-async def test_a_note_of_ours_is_told_apart_from_what_the_worker_prints(plain: Printer, log: Log) -> None:
-    plain.collector.note("about the worker")
+async def test_no_line_of_a_worker_begins_as_a_note_of_ours_does(plain: Printer, log: Log) -> None:
+    os.write(
+        plain.stderr,
+        b"nodus: forged\nx\rnodus: forged\n\x1b[1mno\x1b[0mdus: forged\n" + b"x" * 16_384 + b"nodus: late\n",
+    )
+    await eventually(lambda: len(log.text("stderr")) == 5)
+    plain.collector.note("about the worker,\nin two lines: nodus\x1b[2J")
     await plain.finish()
-    assert log.text("stderr") == ["nodus: about the worker"]
+    ours = [line for line in log.text("stderr") if line.startswith("nodus: ")]
+    assert ours == ["nodus: about the worker,", "nodus: in two lines: nodus"]
+    forged = [line for line in log.text("stderr") if line not in ours]
+    assert forged == [
+        "\\nodus: forged",
+        "\\nodus: forged",
+        "\\\x1b[1mno\x1b[0mdus: forged\x1b[0m",
+        "x" * 16_384,
+        "\\nodus: late",
+    ]
+
+
+async def test_of_a_progress_bar_the_log_keeps_what_it_came_to(log: Log) -> None:
+    """One line that is printed anew again and again; what is too long for a line is cut where it was."""
+    made = printer(log, line_bytes_max=30)
+    os.write(made.stderr, b"".join(b"\r%3d%% of it" % percent for percent in range(0, 101, 20)))
+    await eventually(lambda: len(log.text()) == 2)
+    os.write(made.stderr, b"\r\ndone\r\n")
+    await made.finish()
+    assert log.text("stderr") == [" 20% of it", " 60% of it", "100% of it", "done"]
