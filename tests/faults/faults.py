@@ -12,7 +12,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -180,12 +180,24 @@ def link(cluster: Cluster, target: str) -> Proxy:
     return proxies[kind][name]
 
 
-async def inflict_for(cluster: Cluster, rng: random.Random, seconds: float, history: History) -> int:
-    """One fault after the other, until the time is over; how many."""
+def in_turn(rng: random.Random) -> Iterator[str]:
+    """Names of faults without end, in random order and each as often as any other: of n in a row, none is missing."""
+    while True:
+        yield from rng.sample(sorted(FAULTS), len(FAULTS))
+
+
+async def inflict_for(
+    cluster: Cluster, rng: random.Random, seconds: float, history: History, enough: asyncio.Event
+) -> int:
+    """One fault after the other, until the time is over or there were `enough`; how many.
+
+    None is left half done, since others use the cluster afterwards: do not cancel this.
+    """
     until = time.monotonic() + seconds
     count = 0
-    while time.monotonic() < until:
-        name = rng.choice(list(FAULTS))
+    for name in in_turn(rng):
+        if time.monotonic() >= until or enough.is_set():
+            break
         target = rng.choice(FAULTS[name].targets)
         history.add(FAULT, what=f"{name} {target}")
         await FAULTS[name].inflict(cluster, rng, target)

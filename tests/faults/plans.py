@@ -22,11 +22,13 @@ class Kind:
     """The body raises the first time it is run."""
     held: bool = False
     """The body goes on until the gate of its run is opened."""
+    encoding: str = "Pickle"
 
     def input(self, marks: str, gate: str) -> dict[str, str]:
         """The payload that tells the worker what to do; `marks` is a folder for what a body must remember."""
         plan = {**self.body, **({"marks": marks} if self.once else {}), **({"gate": gate} if self.held else {})}
-        return {"encoding": "Pickle", "inline": base64.b64encode(json.dumps(plan).encode()).decode()}
+        told = {"kwargs": plan} if self.encoding == "JSON" else plan
+        return {"encoding": self.encoding, "inline": base64.b64encode(json.dumps(told).encode()).decode()}
 
 
 SUCCEEDED = frozenset({"Succeeded"})
@@ -37,6 +39,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "succeed": Kind(body={"kind": "succeed", "seconds": 0.05}, phases=SUCCEEDED),
         "slow": Kind(body={"kind": "succeed", "seconds": 3}, phases=SUCCEEDED),
         "billed": Kind(body={"kind": "succeed", "seconds": 20, "reports": 5}, phases=SUCCEEDED),
+        "json": Kind(body={"kind": "succeed"}, phases=SUCCEEDED, encoding="JSON"),
         "retry": Kind(body={"kind": "succeed"}, phases=SUCCEEDED, once=True),
         "blob": Kind(body={"kind": "succeed", "bytes": 100_000}, phases=SUCCEEDED),
         "held": Kind(body={"kind": "succeed"}, phases=SUCCEEDED, held=True),

@@ -19,8 +19,10 @@ from tests.faults.history import STARTED, Event, read_history
 from tests.faults.plans import FUNCTION
 from tests.faults.rest import come_to_rest, read_remains
 
-MIX = ("succeed",) * 8 + ("blob", "retry", "slow", "raise", "cancel", "delete")
-"""The kinds of one map, before they are shuffled. A deadline costs its worker, so there are few of those."""
+MIX = ("succeed",) * 8 + ("blob", "json", "retry", "slow", "raise", "cancel", "delete")
+"""The kinds of one map, before they are shuffled."""
+COSTLY = ("deadline",)
+"""What the map of one client may have besides: a deadline costs its worker, so there are few of them."""
 _numbers = itertools.count()
 
 
@@ -33,10 +35,16 @@ class Run:
     functions: list[str]
     clients: list[Client]
 
-    async def make_maps(self, bound_seconds: float, kinds: Sequence[str] = MIX) -> list[list[str]]:
-        """One map of these kinds by each client, to its end; the phases."""
+    async def make_maps(
+        self, bound_seconds: float, kinds: Sequence[str] = MIX, besides: Sequence[str] = ()
+    ) -> list[list[str]]:
+        """One map of these kinds by each client, to its end, that of the first with some `besides`; the phases."""
+        maps = [[*kinds, *(besides if client is self.clients[0] else ())] for client in self.clients]
         return await asyncio.gather(
-            *(client.make_and_wait(self.rng.sample(list(kinds), len(kinds)), bound_seconds) for client in self.clients)
+            *(
+                client.make_and_wait(self.rng.sample(made, len(made)), bound_seconds)
+                for client, made in zip(self.clients, maps, strict=True)
+            )
         )
 
     def open_gate(self) -> None:

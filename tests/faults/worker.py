@@ -176,6 +176,8 @@ class Worker:
         name, run = call["id"], uuid.uuid4().hex
         self._history.add(BEGAN, attempt=self._attempt, call=name, run=run)
         plan = json.loads(base64.b64decode(call["input"]["inline"]))
+        if call["input"]["encoding"] == "JSON":
+            plan = plan["kwargs"]
         self._repeats[name] = plan.get("reports", 1) - 1
         left = datetime.fromisoformat(call["deadline"]).timestamp() - time.time()
         record: Record
