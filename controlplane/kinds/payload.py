@@ -18,7 +18,9 @@ _INLINE_CHARACTERS_MAX = (INLINE_BYTES_MAX + 2) // 3 * 4
 
 
 def _inline(text: str, info: ValidationInfo) -> str:
-    """Refuses what is not base64, is too long, or is not the JSON it is said to be."""
+    """Refuses what is empty, is not base64, is too long, or is not the JSON it is said to be."""
+    if not text:
+        raise problem("must not be empty", REQUIRED)
     if len(text) > _INLINE_CHARACTERS_MAX:
         raise _too_long()
     try:
@@ -54,7 +56,7 @@ class Payload(ApiModel):
         if "inline" not in info.data:
             return blob  # `inline` has a problem of its own.
         inline = info.data["inline"]
-        if blob is None and not inline:
+        if blob is None and inline is None:
             raise problem("must be specified when `inline` is not set", REQUIRED)
         if blob is not None and inline is not None:
             raise problem("may not be specified when `inline` is set", FORBIDDEN)

@@ -97,6 +97,12 @@ def test_each_field_takes_exactly_what_is_within_its_bounds(path: str, good: lis
         assert all(cause.field.startswith(f"spec.{path}") for cause in found), found
 
 
+@pytest.mark.parametrize("beside", [{}, {"blob": BLOB}])
+def test_an_empty_payload_is_called_empty_and_not_missing(beside: Document) -> None:
+    _, [found] = judged_spec(CALL, call_spec(input={"inline": "", **beside}))
+    assert (found.field, found.message) == ("spec.input.inline", "must not be empty")
+
+
 def test_one_byte_too_many_says_where_it_belongs() -> None:
     _, [cause] = judged_spec(CALL, call_spec(input={"inline": inline(INLINE_BYTES_MAX + 1)}))
     assert cause.field == "spec.input.inline"
