@@ -42,6 +42,8 @@ WALK_CHANGES = 2_000
 REST_SECONDS_MIN = 0.02
 UPLOAD_LEFTOVER_HOURS = 24
 TOKEN_HOURS = 24
+LOOK_AGAIN = timedelta(days=1)
+"""After this much a blob that something referred to is judged anew; the most that it outlives its last call by."""
 """A worker that was fenced is told so for this long; afterwards its token is as good as unknown."""
 
 
@@ -144,7 +146,7 @@ class Retention:
             await pace.rest()
 
     async def _forget_idle(self, idle: Sequence[BlobAddress], before: datetime) -> None:
-        """Delete these blobs, or note a use of those that something still refers to."""
+        """Delete these blobs, or look again at those that something still refers to after `LOOK_AGAIN`."""
         of_project = attrgetter("org", "project")
         for (org, project), blobs in groupby(sorted(idle, key=of_project), key=of_project):
             candidates = {blob.digest: blob for blob in blobs}
@@ -152,7 +154,8 @@ class Retention:
             kept |= await self._garbage.blobs_of_calls(org, project, sorted(candidates.keys() - kept))
             for digest, blob in candidates.items():
                 if digest in kept:
-                    await self._blobs.touch(blob)
+                    # What refers to it may go tomorrow, and the blob then has no more time of its own.
+                    await self._blobs.touch(blob, before + LOOK_AGAIN)
                 else:
                     await self._blobs.remove_idle(blob, before)
 

@@ -35,7 +35,8 @@ FIND = """
 SELECT size_bytes, content_type, location, last_used_at FROM blobs WHERE org = $1 AND project = $2 AND digest = $3
 """
 TOUCH = """
-UPDATE blobs SET last_used_at = $4 WHERE org = $1 AND project = $2 AND digest = $3 RETURNING digest
+UPDATE blobs SET last_used_at = GREATEST(last_used_at, $4)
+WHERE org = $1 AND project = $2 AND digest = $3 RETURNING digest
 """
 # Whoever comes second keeps what the first has stored.
 INSERT = """
@@ -159,9 +160,9 @@ class BlobStore:
             await self._backend.remove(row["location"])
         return bool(rows)
 
-    async def touch(self, address: BlobAddress) -> None:
-        """Note a use, so that a blob still referred to is not looked at again for another period."""
-        await self._database.execute(TOUCH, *_key(address), self._clock.now())
+    async def touch(self, address: BlobAddress, used_at: datetime) -> None:
+        """Note a use at that time, so that a blob still referred to is not looked at again until it is idle since."""
+        await self._database.execute(TOUCH, *_key(address), used_at)
 
     async def sweep_leftovers(self, before: datetime) -> int:
         """Delete what uploads that nobody finished or used have left since before a time; how many."""

@@ -352,8 +352,12 @@ async def test_a_blob_that_two_calls_share_stays_until_both_are_forgotten(sweepi
     await worker.claim(succeeded(second), take=0)
     calls.clock.advance(3.5 * DAY)
     assert await left() == (1, 1)
-    # Its last use counts from there, so it is looked at again a week later.
-    calls.clock.advance(8 * DAY)
+    # Looked at just before its last call is forgotten, it is looked at again a day later.
+    calls.clock.advance(3.4 * DAY)
+    assert await left() == (1, 1)
+    calls.clock.advance(0.2 * DAY)
+    assert await left() == (0, 1)
+    calls.clock.advance(0.9 * DAY)
     assert await left() == (0, 0)
 
 
