@@ -2,9 +2,9 @@
 
 Order: PostgreSQL and Temporal, the schema and the first key, then the API, the node and the control process together.
 When the API says it is ready and the others poll their queues, the files for clients are written; `client.env` is there
-no longer than the system is. SIGTERM or SIGINT stops everything in the opposite order; after a `kill -9` the same command
-goes on where it was, because all state is in the folder. The parts are `state.py` (the folder), `supervision.py`
-(keeping processes alive) and `health.py`.
+no longer than the system is. SIGTERM or SIGINT stops everything in the opposite order; after a `kill -9` the same
+command goes on where it was, because all state is in the folder. The parts are `state.py` (the folder),
+`supervision.py` (keeping processes alive) and `health.py`.
 """
 
 from __future__ import annotations

@@ -103,8 +103,8 @@ def check_staging() -> None:
     if done.returncode != 0:
         told = " ".join(done.stderr.split()) or f"it ended with code {done.returncode}"
         raise StagingUnavailableError(
-            f"PostgreSQL does not run as root, and root may not show its folder to another user here ({told}): run this "
-            "as an ordinary user, or let root mount (in Docker: `--cap-add SYS_ADMIN --security-opt "
+            f"PostgreSQL does not run as root, and root may not show its folder to another user here ({told}): run "
+            "this as an ordinary user, or let root mount (in Docker: `--cap-add SYS_ADMIN --security-opt "
             "apparmor=unconfined`)"
         )
 
