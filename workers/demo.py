@@ -8,6 +8,7 @@ costs can be read afterwards.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sysconfig
@@ -25,13 +26,20 @@ from workers.progress import Progress
 
 PAGE_CALLS = 500
 EXAMPLE_SECONDS_MAX = 600.0
+STOP_SECONDS = 5.0
+"""Between SIGTERM and SIGKILL for an example; what it leaves behind on the server expires."""
+STOP_POLL_SECONDS = 0.05
 
 
 async def run_example(example: Path, access: Access, progress: Progress) -> None:
     """Run the file and print the costs of the calls it made; a failure is told, not raised: the system serves on."""
     begun = format_time(SystemClock().now())
     progress.say(f"Running: nodus run {example}\n")
-    code = await _run(example, access)
+    try:
+        code = await _run(example, access)
+    except TimeoutError:
+        progress.warn(f"the example was ended after {EXAMPLE_SECONDS_MAX:g} s")
+        return
     if code != 0:
         progress.warn(f"the example ended with code {code}")
         return
@@ -53,10 +61,21 @@ async def _run(example: Path, access: Access) -> int:
     try:
         return await asyncio.wait_for(process.wait(), EXAMPLE_SECONDS_MAX)
     except (TimeoutError, asyncio.CancelledError):
-        # The command runs the user's program in a process of its own and would leave it behind.
-        os.killpg(process.pid, signal.SIGTERM)
+        await _end(process.pid)
         await process.wait()
         raise
+
+
+async def _end(group: int) -> None:
+    """End every process of the group: the command runs the user's program in one of its own and would leave it."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + STOP_SECONDS
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGTERM)
+        while loop.time() < until:
+            await asyncio.sleep(STOP_POLL_SECONDS)
+            os.killpg(group, 0)
+        os.killpg(group, signal.SIGKILL)
 
 
 def _user_environment() -> dict[str, str]:
