@@ -23,6 +23,7 @@ from activities.run_call_contract import CONTROL_TASK_QUEUE
 from activities.run_worker_contract import node_task_queue
 from controlplane.clock import SystemClock
 from controlplane.settings import Settings
+from workers.addresses import HOST, Addresses, passed_over
 from workers.client_files import Access, write_client_env, write_kubeconfig
 from workers.configuration import PREFIX, read_operator_key, read_settings
 from workers.engines.postgres import EmbeddedPostgres
@@ -38,7 +39,6 @@ from workers.tls import ensure_tls, given_tls, write_trusted
 if TYPE_CHECKING:
     from temporalio.client import Client
 
-HOST = "127.0.0.1"
 PASSED_ON = (PREFIX, "NODUS_PYTHON_")
 """Our settings and the places of interpreters reach the processes; what is meant for clients does not."""
 READY_SECONDS_MAX = 120.0
@@ -95,9 +95,9 @@ class Machine:
         self._secrets = folder.secrets()
         given = read_settings()
         self._tls = given_tls(given) or ensure_tls(folder.tls, SystemClock())
-        self._https_url = f"https://{HOST}:{self._ports['https']}"
-        if given.public_url.startswith("https://"):
-            self._https_url = given.public_url.rstrip("/")
+        self._addresses = Addresses(
+            http_port=self._ports["http"], https_port=self._ports["https"], given=given.public_url, tls=options.tls
+        )
         self._postgres = EmbeddedPostgres(
             folder.postgres,
             port=self._ports["postgres"],
@@ -148,6 +148,12 @@ class Machine:
             self._progress.say("Serving. Ctrl-C stops everything; the state stays in " + str(self._folder.path))
 
     async def _start(self) -> None:
+        unused = passed_over(os.environ, self._wiring)
+        if unused:
+            self._progress.warn(
+                f"{', '.join(unused)} given, but `up` decides that itself: unset it, or run the processes one by one "
+                "(README, On more than one machine)"
+            )
         step = self._progress.step
         async with asyncio.TaskGroup() as beside:
             environment = beside.create_task(self._build_environment())
@@ -156,7 +162,7 @@ class Machine:
                 await self._start_together({"postgres": self._postgres, "temporal": self._temporal})
             with step("tables and the admin key"):
                 await tables
-            with step(f"API on {self._api_url}, node and control"):
+            with step(f"API on {self._addresses.http}, node and control"):
                 # All at once: they wait for each other, and most of a start is loading libraries.
                 await self._start_together({name: self._process(name) for name in ("api", "node", "control")})
             if not self._settings.unsandboxed:
@@ -248,8 +254,8 @@ class Machine:
             "https_port": str(self._ports["https"]),
             "tls_certificate": str(self._tls.certificate),
             "tls_key": str(self._tls.key),
-            "public_url": self._https_url if self._options.tls else self._api_url,
-            "api_url": self._api_url,
+            "public_url": self._addresses.links,
+            "api_url": self._addresses.http,
         }
 
     @cached_property
@@ -263,10 +269,6 @@ class Machine:
         ours = {f"{PREFIX}{name.upper()}": value for name, value in self._wiring.items()}
         return {**passed, **ours, "PYTHONUNBUFFERED": "1"}
 
-    @property
-    def _api_url(self) -> str:
-        return f"http://{HOST}:{self._ports['http']}"
-
     def _trusted(self) -> Path:
         """The certificates with which clients recognise us and the rest of the world."""
         path = self._folder.tls / "trusted.crt"
@@ -277,10 +279,10 @@ class Machine:
     def _publish(self) -> Access:
         """Write the files for clients and tell how to use them."""
         access = Access(
-            api_url=self._https_url if self._options.tls else self._api_url,
-            https_url=self._https_url,
+            api_url=self._addresses.clients,
+            https_url=self._addresses.https,
             api_key=read_private(self._folder.admin_key) or "",
-            trusted=self._trusted() if self._options.tls else None,
+            trusted=self._trusted() if self._addresses.needs_trust else None,
         )
         write_kubeconfig(self._folder.kubeconfig, access, self._tls.authority)
         write_client_env(self._folder.client_env, access)
