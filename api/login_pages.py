@@ -8,6 +8,7 @@ carries nothing of the person; such requests are refused all the same. `login_pa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -39,6 +40,8 @@ CALLBACK = "/callback"
 """Where `nodus login` waits for its code, on the person's own computer."""
 _FORM_BYTES_MAX = 65_536
 """Room for a long token of an identity provider, and for a ticket of many organisations."""
+_CHALLENGE = re.compile(r"[A-Za-z0-9._~-]+")
+"""What challenges are written in (RFC 7636 §4.2)."""
 _PORT_MAX = 65_535
 """Of TCP."""
 _SAME_SITE = ("same-origin", "none", "")
@@ -281,7 +284,8 @@ def _loopback(query: QueryParams) -> dict[str, str]:
     """What `nodus login` put into its link; BadRequest when it cannot be answered."""
     asked = {name: query.get(name, "")[:TEXT_LENGTH_MAX] for name in ("code_challenge", "host", "port", "state")}
     port = asked["port"]
-    if not (port.isascii() and port.isdigit() and 0 < int(port) <= _PORT_MAX and asked["code_challenge"]):
+    has_challenge = _CHALLENGE.fullmatch(asked["code_challenge"]) is not None
+    if not (port.isascii() and port.isdigit() and 0 < int(port) <= _PORT_MAX and has_challenge):
         raise ApiError(
             Reason.BAD_REQUEST,
             "the link must have `code_challenge` and `port`: run `nodus login` again and use the link that it shows",

@@ -78,12 +78,17 @@ _MEMBER = "SELECT role, projects FROM credential_owners WHERE org = $1 AND user_
 
 @dataclass(frozen=True, kw_only=True)
 class Asking:
-    """What a person is told of a program that waits."""
+    """What a person is told of a program that waits, in letters that they can see and that can be stored."""
 
     client: str
     host: str
     address: str
     since: datetime
+
+    def __post_init__(self) -> None:
+        """Anybody says anything here: a NUL cannot be stored, other invisible ones make a page lie."""
+        for told in ("client", "host"):
+            object.__setattr__(self, told, _visible(getattr(self, told)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,6 +242,10 @@ class Logins:
 
     def _hash_typed(self, user_code: str) -> bytes:
         return self._hasher.hash("".join(letter for letter in user_code.upper() if letter in USER_CODE_LETTERS))
+
+
+def _visible(text: str) -> str:
+    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def _asking(row: asyncpg.Record) -> Asking:

@@ -113,7 +113,9 @@ def is_by_contract(answered: Exchange, request: FuzzRequest) -> bool:
 @pytest.fixture
 async def fuzzing(database_url: str, tmp_path: Path) -> AsyncIterator[Fuzzing]:
     # Buffers that fill within the first seconds: what grows further is a leak.
-    settings = api_settings(database_url, tmp_path, ring_events_max=500, token_cache_entries_max=100)
+    settings = api_settings(
+        database_url, tmp_path, ring_events_max=500, token_cache_entries_max=100, login_attempts_burst_max=100_000
+    )
     async with replicas(tmp_path, settings, [database_url]) as (key, [replica]), serve(settings, key) as api:
         yield Fuzzing(replica=replica, api=api, routes=routes_of(api.deps))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import json
 import secrets
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -215,6 +216,23 @@ async def test_a_code_for_the_browser_is_worth_nothing_without_its_verifier(
     for port in ("0", "65536", "80@evil.example", "٣", ""):
         page = await browser.open(str(httpx.URL(f"{project.url}/cli-auth", params=query | {"port": port})))
         assert page.response.status_code == 400
+    unwritable = query | {"credential": project.key, "code_challenge": f"{challenge}\0"}
+    assert (await browser.client.post(f"{project.url}/cli-auth", data=unwritable)).status_code == 400
+    query["host"] = "a\0\u202eb"
+    page = Page(await browser.client.post(f"{project.url}/cli-auth", data=query | {"credential": project.key}))
+    assert "a  b" in page.text
+    back = await browser.send(page, decision="approve", project__default=project.project_name)
+    assert back.response.status_code == 303, back.text
+
+
+@pytest.mark.parametrize("client", ["a\0b", "a\u202eb", "a\nb"])
+async def test_what_a_program_calls_itself_is_stored_and_shown_in_visible_letters(
+    project: ServedApi, plain: httpx.AsyncClient, client: str
+) -> None:
+    answer = await plain.post("/auth/device/code", content=json.dumps({"client_id": client}))
+    assert answer.status_code == 200, answer.text
+    _, page = await consent(answer.json(), project.key)
+    assert "a b (" in page.text
 
 
 async def test_logins_are_bounded_shared_by_replicas_and_forgotten(database_url: str, tmp_path: Any) -> None:
