@@ -110,16 +110,15 @@ class Authenticator:
     async def look_again(self, authorizations: Sequence[bytes]) -> dict[bytes, Principal | None]:
         """What these accepted credentials are now, whatever was remembered; None for one that is good no more.
 
-        One query for all keys. Raises Unavailable when the database cannot be asked.
+        Those of people that cannot be checked now, each for reasons of its own, are left out. One query for all keys;
+        raises Unavailable when the database cannot be asked.
         """
-        people: dict[bytes, Principal | None] = {
-            authorization: await self._person_again(authorization)
-            for authorization in authorizations
-            if self._people is not None and is_user_token(authorization)
-        }
-        hashes = {
-            authorization: self._hash(authorization) for authorization in authorizations if authorization not in people
-        }
+        tokens = [each for each in authorizations if self._people is not None and is_user_token(each)]
+        people: dict[bytes, Principal | None] = {}
+        for authorization in tokens:
+            with suppress(ApiError):
+                people[authorization] = await self._person_again(authorization)
+        hashes = {each: self._hash(each) for each in set(authorizations).difference(tokens)}
         asked = [hashed for hashed in hashes.values() if hashed != self._node_hash]
         found = await self._look_up_all(asked) if asked else {}
         if self._node_hash is not None:

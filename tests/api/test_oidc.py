@@ -17,6 +17,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from controlplane.identity.bootstrap import bootstrap
+from controlplane.identity.tokens import new_api_key
 from controlplane.oidc_settings import OidcSettings
 from tests.api.test_logins import ask, begin, consent
 from tests.fixtures.app import ROOT, ServedApi, api_settings, serve
@@ -211,6 +212,15 @@ async def test_made_up_keys_do_not_make_the_provider_busy(database_url: str, tmp
             token = provider.token(kid=f"made-up-{number}")
             assert (await api.client.get("/auth/whoami", headers=bearer(token))).status_code == 401
         assert provider.asked["/keys"] == 1
+
+
+async def test_a_provider_that_is_away_keeps_no_key_good(oidc: ServedApi, provider: Issuer) -> None:
+    """All open streams are looked after together, and each credential for itself."""
+    provider.is_down = True
+    key, token, unknown = (f"Bearer {each}".encode() for each in (oidc.key, provider.token(), new_api_key()))
+    found = await oidc.deps.authenticate.look_again([token, key, unknown])  # type: ignore[attr-defined]
+    assert found.keys() == {key, unknown}
+    assert (found[key].role, found[unknown]) == ("Owner", None)
 
 
 async def test_a_watch_ends_with_its_token(database_url: str, tmp_path: Path, provider: Issuer) -> None:
