@@ -154,6 +154,8 @@ def _authorization(scope: Scope, *, basic: bool) -> bytes:
     for name, value in scope["headers"]:
         if name == b"authorization":
             scheme, _, credentials = bytes(value).partition(b" ")
+            if scheme.lower() == b"bearer":
+                return _bearer(credentials)
             if scheme.lower() != b"basic":
                 return bytes(value)
             if not basic:
@@ -162,8 +164,13 @@ def _authorization(scope: Scope, *, basic: bool) -> bytes:
                     "this server does not take HTTP Basic credentials",
                     fix="Send `Authorization: Bearer <key>` over https, or have the operator set `basic_auth`.",
                 )
-            return b"Bearer " + _password(credentials)
+            return _bearer(_password(credentials))
     return b""
+
+
+def _bearer(token: bytes) -> bytes:
+    # As `Authenticator` strips it, which takes the header for Latin-1.
+    return b"Bearer " + token.decode("latin-1").strip().encode("latin-1")
 
 
 def _password(credentials: bytes) -> bytes:

@@ -129,6 +129,16 @@ async def test_one_class_of_one_credential_is_refused_and_nothing_else(slow: Ser
         await worker.claim()
 
 
+async def test_a_credential_has_one_bucket_however_it_is_written(slow: ServedApi) -> None:
+    body = {"metadata": {"generateName": "g-"}, "spec": FUNCTION}
+    written = [f"Bearer {slow.key}", f"bearer {slow.key}", f"BEARER   {slow.key}", f"Bearer {slow.key}\xa0"]
+    codes = []
+    for value in written:
+        headers = {b"Authorization": value.encode("latin-1")}
+        codes.append((await slow.client.post(f"{PROJECT}/functions", json=body, headers=headers)).status_code)
+    assert codes == [201, 201, 201, 429]
+
+
 async def test_a_worker_that_writes_too_much_still_claims(slow: ServedApi) -> None:
     await slow.function()
     worker = await start_worker(slow)
