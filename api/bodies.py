@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from starlette.requests import Request
 
+from api.buffered_bytes import COUNT_BODY
 from controlplane.errors import ApiError, Reason
 
 BODY_SECONDS_MAX = "nodus.body_seconds_max"
@@ -27,7 +28,8 @@ async def read_body(
     """The whole body; 413 as soon as it is known to be larger than `bytes_max`, 415 when it is compressed, 504 when it
     takes longer than `seconds_max`, by default the setting `body_seconds_max`.
 
-    `count` is told the size of each piece before it is kept, and may raise to keep no more.
+    `count` is told the size of each piece before it is kept, and may raise to keep no more; by default that counts
+    towards the bodies of all requests (`buffered_bytes.py`).
     """
     encoding = request.headers.get("content-encoding", "identity")
     if encoding != "identity":
@@ -39,6 +41,7 @@ async def read_body(
         raise too_large(refusal, bytes_max)
     chunks: list[bytes] = []
     size = 0
+    count = request.scope[COUNT_BODY] if count is None else count
     seconds_max = request.scope[BODY_SECONDS_MAX] if seconds_max is None else seconds_max
     try:
         async with asyncio.timeout(seconds_max):
@@ -46,8 +49,7 @@ async def read_body(
                 size += len(chunk)
                 if size > bytes_max:
                     raise too_large(refusal, bytes_max)
-                if count is not None:
-                    count(len(chunk))
+                count(len(chunk))
                 chunks.append(chunk)
     except TimeoutError:
         raise ApiError(Reason.TIMEOUT, f"the body of the request did not come within {seconds_max:g} s") from None

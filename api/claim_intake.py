@@ -11,18 +11,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
+from api.buffered_bytes import RETRY_AFTER_SECONDS, BufferedBytes
 from controlplane.errors import ApiError, Reason
-
-_RETRY_AFTER_SECONDS = 1
-"""A claim is taken in within that time on any network that carries one."""
 
 
 class ClaimIntake:
     """Counts claims and their bytes from the first byte of a body until the claim is applied."""
 
     def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._bytes = 0
+        self._buffered = BufferedBytes("claims", bytes_max, owner_bytes_max=bytes_max)
         self._attempts: set[str] = set()
 
     @contextlib.contextmanager
@@ -36,24 +33,11 @@ class ClaimIntake:
             raise ApiError(
                 Reason.TOO_MANY_REQUESTS,
                 "another claim of this worker is still being taken in, and a worker has one at a time",
-                retry_after_seconds=_RETRY_AFTER_SECONDS,
+                retry_after_seconds=RETRY_AFTER_SECONDS,
             )
-        taken = 0
-
-        def count(size: int) -> None:
-            nonlocal taken
-            if self._bytes + size > self._bytes_max:
-                raise ApiError(
-                    Reason.TOO_MANY_REQUESTS,
-                    f"the claims that this server is taking in fill the {self._bytes_max} bytes it has for them",
-                    retry_after_seconds=_RETRY_AFTER_SECONDS,
-                )
-            taken += size
-            self._bytes += size
-
         self._attempts.add(attempt)
         try:
-            yield count
+            with self._buffered.entry(attempt) as count:
+                yield count
         finally:
             self._attempts.discard(attempt)
-            self._bytes -= taken

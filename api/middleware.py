@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.auditing import REFUSAL, Auditing, actor_of
 from api.bodies import BODY_SECONDS_MAX
+from api.buffered_bytes import COUNT_BODY, BufferedBytes
 from api.deps import CREDENTIAL, PRINCIPAL, REQUEST_ID, Deps
 from api.errors import from_http_status, internal_error, status_response
 from api.rates import ALLOWANCE, Rates
@@ -37,6 +38,8 @@ log = structlog.get_logger("api")
 
 _CLIENT_CLOSED_REQUEST = 499
 """What proxies log for a client that left before its answer."""
+_OWNERS_MIN = 4
+"""So many senders must be at it to fill the memory for bodies."""
 
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -55,6 +58,8 @@ class Edge:
         self._deps = deps
         self._auditing = Auditing(deps)
         self._rates = Rates(deps.settings)
+        bytes_max = deps.settings.bodies_buffered_bytes_max
+        self._bodies = BufferedBytes("bodies of requests", bytes_max, bytes_max // _OWNERS_MIN)
         self._prefix = urlsplit(deps.settings.public_url).path.rstrip("/")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,7 +96,8 @@ class Edge:
                 raise ApiError(Reason.BAD_REQUEST, "the URL must not contain a NUL character")
             if not self._is_public(path):
                 await self._admit(scope, described.request)
-            await self._app(scope, receive, send_named)
+            with self._bodies.entry(_owner(scope)) as scope[COUNT_BODY]:
+                await self._app(scope, receive, send_named)
         except ClientDisconnect:
             status = _CLIENT_CLOSED_REQUEST
         except ApiError as error:
@@ -145,8 +151,14 @@ class Edge:
         )
 
 
+def _owner(scope: Scope) -> str:
+    """Whose body it is: the organisation's, for all that its keys send, or a node's; of strangers all have one part."""
+    caller = scope.get(PRINCIPAL)
+    return "" if caller is None else caller.org or caller.label
+
+
 def _authorization(scope: Scope, *, basic: bool) -> bytes:
-    """The Authorization header, empty when there is none.
+    """The Authorization header, empty when there is none; however it was spaced, one credential is one for who counts.
 
     Where `basic` credentials are taken they become Bearer ones, the password being the token: over plain http, Go
     clients send no other kind (`server: http://any:TOKEN@host`, R-AUTH-1).

@@ -71,6 +71,11 @@ class EdgeSettings(BaseSettings):
     claims_buffered_bytes_max: int = Field(
         default=256 << 20, description="Bodies of claims in memory at once in a process; beyond it they get 429."
     )
+    bodies_buffered_bytes_max: int = Field(
+        default=256 << 20,
+        description="All other bodies in memory at once in a process, a quarter of it for one organisation, or for all "
+        "strangers: eight of the largest batches. Beyond it they get 429.",
+    )
     streams_per_credential_max: int = Field(
         default=4_000,
         ge=1,

@@ -37,10 +37,18 @@ async def api(database_url: str, tmp_path: Path) -> AsyncIterator[ServedApi]:
 async def half_sent(
     worker: HttpWorker, body: bytes
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A claim of which everything but the last byte has been sent, and read by the server."""
-    url = httpx.URL(worker.api.url)
+    """A claim of which everything but the last byte has been sent."""
+    async with half_posted(httpx.URL(worker.api.url).join(worker.path), worker.token, body) as opened:
+        yield opened
+
+
+@contextlib.asynccontextmanager
+async def half_posted(
+    url: httpx.URL, token: str, body: bytes
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A POST of which everything but the last byte has been sent."""
     reader, writer = await asyncio.open_connection(url.host, url.port)
-    head = f"POST {worker.path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {worker.token}\r\n"
+    head = f"POST {url.path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n"
     writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body[:-1])
     await writer.drain()
     try:
@@ -136,7 +144,7 @@ async def test_claims_together_stay_within_the_budget(api: ServedApi) -> None:
     claims: Any = api.deps.subresources["functions", "claims", "POST"]
     async with half_sent(workers[0], large) as (reader, writer):
         # If the other claim were read at the same time, either might be the one that finds no room.
-        await eventually(lambda: claims._intake._bytes == len(large) - 1)
+        await eventually(lambda: claims._intake._buffered._bytes == len(large) - 1)
         answer = await api.client.post(workers[1].path, content=large, headers=headers)
         assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
         writer.write(b" ")
