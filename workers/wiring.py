@@ -26,6 +26,7 @@ from controlplane.kinds.registry import KINDS
 from controlplane.ledger.budget_hooks import BudgetHooks
 from controlplane.ledger.limits import SpendingLimits
 from controlplane.ledger.pricebook import load_books
+from controlplane.limits.projects import ProjectHooks
 from controlplane.limits.switches import Switches
 from controlplane.placement.placements import Placements
 from controlplane.resources import Resources, build
@@ -135,6 +136,7 @@ def kind_hooks(
     return {
         "FunctionCall": FunctionCallHooks(SpendingLimits(cache), settings, placements),
         "Budget": BudgetHooks(),
+        "Project": ProjectHooks(),
         "Secret": SecretHooks(sealer),
         "Member": MemberHooks(),
         "ServiceAccount": ServiceAccountHooks(),

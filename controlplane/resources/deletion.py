@@ -252,6 +252,8 @@ class Deleter:
     async def _empty_project(self, key: Key) -> list[Work]:
         """Delete everything in a project that is going; it goes when nothing is left."""
         contents = await self._garbage.contents(key.org, key.name, DEPENDENTS_MAX)
+        if not contents and await self._garbage.forget_blobs(key.org, key.name):
+            return [key]
         if not contents:
             return await self._release(key, finalizers.CONTENTS)
         work = await self._delete_all((found for found, deleting in contents if not deleting), Propagation.BACKGROUND)

@@ -23,6 +23,12 @@ LIMIT $2
 CONTENTS = """
 SELECT kind, org, project, name, deleting FROM objects WHERE org = $1 AND project = $2 ORDER BY deleting LIMIT $3
 """
+_FORGET_BLOBS = """
+DELETE FROM blobs WHERE org = $1 AND project = $2 AND digest IN (
+    SELECT digest FROM blobs WHERE org = $1 AND project = $2 LIMIT $3)
+"""
+FORGOTTEN_BLOBS_MAX = 1_000
+"""Rows deleted at once, each of which changes two sums."""
 # The last change of an object is kept however old it is, so the log tells how long nothing has happened to it. A change
 # of an object that is gone stays for a day, at the front of the index: the walk goes on after those it has seen.
 _UNCHANGED = """
@@ -91,6 +97,12 @@ class Garbage:
         """Up to `limit` objects of a project, those that nobody deletes yet first, each with whether it is deleting."""
         rows = await self._database.fetch(CONTENTS, org, project, limit)
         return [(Key(*row[:4]), row["deleting"]) for row in rows]
+
+    async def forget_blobs(self, org: str, project: str) -> bool:
+        """Delete some of a project's blobs, to which nothing in it refers any more; whether there may be more. Their
+        bytes, which no row names then, are found by the sweeper."""
+        status = await self._database.execute(_FORGET_BLOBS, org, project, FORGOTTEN_BLOBS_MAX)
+        return int(status.rpartition(" ")[2]) == FORGOTTEN_BLOBS_MAX
 
     async def unchanged(self, kind: str, before: datetime, after: Position, limit: int) -> Walk:
         """Calls that have ended, or events, to which nothing happened since `before`, among the next `limit` changes
