@@ -23,12 +23,11 @@ from controlplane.identity.organizations import organizations
 from controlplane.identity.principal import Principal, PrincipalKind
 from controlplane.kinds.api_key import API_KEY
 from controlplane.kinds.member import MEMBER
-from controlplane.kinds.organization import ORGANIZATION
 from controlplane.kinds.roles import Role
 from controlplane.machinery.kind import Document, Kind
 from controlplane.resources.answers import CreateOptions, DeleteOptions
 from controlplane.store.contract import Key, Selection
-from workers.arguments import check_name, duration
+from workers.arguments import check_name, duration, require_holder
 from workers.configuration import read_settings
 from workers.tables import show_table
 from workers.wiring import Core, open_core
@@ -86,7 +85,7 @@ def set_role(name: Name, role: Role, org: Org = FIRST_ORG) -> None:
         return {**stored, "spec": {**stored["spec"], "role": role.value}}
 
     async def change(core: Core) -> None:
-        await _require_org(core, org)
+        await require_holder(core.database, org)
         key = Key(MEMBER.kind, org, "", name)
         await core.resources.changer.change(key, changed, _operator(org), body=None, dry_run=False)
 
@@ -159,7 +158,7 @@ def revoke_key(name: Name, org: Org = FIRST_ORG) -> None:
     """End a key, and within a second whatever it has open."""
 
     async def end(core: Core) -> None:
-        await _require_org(core, org)
+        await require_holder(core.database, org)
         await core.resources.deleter.delete(Key(API_KEY.kind, org, "", name), DeleteOptions())
 
     _run(end)
@@ -191,7 +190,7 @@ async def _core() -> AsyncIterator[Core]:
 
 
 async def _create(core: Core, kind: Kind, org: str, name: str, spec: Document) -> Document:
-    await _require_org(core, org)
+    await require_holder(core.database, org)
     body = {"metadata": {"name": name}, "spec": spec}
     answer = await core.resources.creator.create(kind, "", body, _operator(org), CreateOptions())
     made: Document = orjson.loads(answer.body)
@@ -199,7 +198,7 @@ async def _create(core: Core, kind: Kind, org: str, name: str, spec: Document) -
 
 
 async def _list(core: Core, kind: Kind, org: str) -> list[Document]:
-    await _require_org(core, org)
+    await require_holder(core.database, org)
     found: list[Document] = []
     selection = Selection(kind=kind.kind, org=org, project="")
     after: Key | None = None
@@ -209,11 +208,6 @@ async def _list(core: Core, kind: Kind, org: str) -> list[Document]:
         if page.next_key is None:
             return found
         after = page.next_key
-
-
-async def _require_org(core: Core, org: str) -> None:
-    if await core.objects.get(Key(ORGANIZATION.kind, org, "", org)) is None:
-        raise typer.BadParameter(f'there is no organisation "{org}"; `admin orgs` lists them')
 
 
 def _operator(org: str) -> Principal:

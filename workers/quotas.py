@@ -12,6 +12,8 @@ import typer
 
 from controlplane.identity.bootstrap import FIRST_ORG
 from controlplane.limits.quotas import Counter, Quota, clear_quota, holder, read_quotas, set_quota, unit_of
+from controlplane.store.database import Database
+from workers.arguments import require_holder
 from workers.switches import run_on_database
 from workers.tables import show_table
 
@@ -47,7 +49,12 @@ def set_(
     """Let there be no more than this (QuotaExceeded); what there is stays."""
     amount_max = _amount(counter, amount)
     quota = Quota(org=org, project=project, counter=counter, amount_max=amount_max)
-    run_on_database(lambda database: set_quota(database, quota))
+
+    async def bound(database: Database) -> None:
+        await require_holder(database, org, project)
+        await set_quota(database, quota)
+
+    run_on_database(bound)
     typer.echo(f"{counter}: at most {unit_of(counter).text(amount_max)}")
 
 

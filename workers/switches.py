@@ -18,6 +18,7 @@ from controlplane.kinds.registry import BY_PLURAL, KINDS
 from controlplane.limits.switches import Switch, read_switches, turn_off, turn_on
 from controlplane.machinery.kind import Verb
 from controlplane.store.database import Database
+from workers.arguments import require_holder
 from workers.configuration import read_settings
 from workers.tables import show_table
 
@@ -60,7 +61,12 @@ def resume(kind: KindName) -> None:
 @app.command()
 def suspend(org: OrgName = FIRST_ORG, reason: Reason = "suspended by an operator") -> None:
     """Run nothing for an organisation: its calls wait, its workers leave, new work gets ComputeSuspended."""
-    run_on_database(lambda database: turn_on(database, Switch.SUSPEND, org, reason))
+
+    async def turn(database: Database) -> None:
+        await require_holder(database, org)
+        await turn_on(database, Switch.SUSPEND, org, reason)
+
+    run_on_database(turn)
     typer.echo(f"the compute of {org} is suspended")
 
 

@@ -83,3 +83,15 @@ async def test_a_blob_that_does_not_fit_is_refused_before_it_is_sent(served: Ser
     code, told = await run_workers(served.core.settings.database_url, "quotas", "set", "memory", "much")
     assert code == 2
     assert "must be a number" in told
+
+
+async def test_only_what_exists_is_bounded_or_suspended(served: ServedApi) -> None:
+    url = served.core.settings.database_url
+    for words, says in (
+        (("switches", "suspend", "nowhere"), 'there is no organisation "nowhere"'),
+        (("quotas", "set", "functions", "1", "--org", "nowhere"), 'there is no organisation "nowhere"'),
+        (("quotas", "set", "functions", "1", "--project", "nowhere"), 'there is no project "nowhere"'),
+    ):
+        code, told = await run_workers(url, *words)
+        assert (code, says in " ".join(told.split())) == (2, True), told
+    assert (await command(served, "quotas", "list")).splitlines()[1:] == []
