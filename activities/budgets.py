@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from activities.chores import Chore
 from controlplane.clock import Clock
 from controlplane.ledger.budget_status import TellBudget
-from controlplane.ledger.limits import Documents, Limit, SpendingLimits, budget_limit
+from controlplane.ledger.limits import Documents, Limit, SpendingLimits, budget_limit, limit_at
 from controlplane.ledger.spending_repairs import (
     AddReservations,
+    FollowObject,
     OpenLimit,
     SettleDispatches,
     ended_unnoticed,
+    limits_behind,
     limits_without_row,
     running_unnoticed,
 )
@@ -61,7 +63,6 @@ class BudgetKeeper:
         self._writer = writer
         self._cache = cache
         self._clock = clock
-        self._limits = SpendingLimits(cache)
         self._of_workers = LimitsOfWorkers(database, writer, cache, clock)
         self.chores = (
             Chore("reconcile budgets", 5.0, self.reconcile),
@@ -69,11 +70,14 @@ class BudgetKeeper:
         )
 
     async def reconcile(self) -> None:
-        """Give back what is held for calls that run no more, and hold what runs unnoticed."""
-        limits = self._present_limits()
+        """Give back what is held for calls that run no more, hold what runs unnoticed, and let rows follow their
+        objects."""
+        keys, limits = self._present_limits()
         if not limits:
             return
         await self._of_workers.open(list(limits.values()))
+        for limit_id in await limits_behind(self._database, list(limits.values())):
+            await self._writer.write(FollowObject(keys[limit_id]))
         more = True
         while more:
             ended = await ended_unnoticed(self._database, PER_TURN)
@@ -90,11 +94,8 @@ class BudgetKeeper:
         for key, document in self._cache.of_kind("Budget"):
             await self._writer.write(TellBudget(key, budget_limit(key, document)))
 
-    def _present_limits(self) -> dict[str, Limit]:
-        caps = [
-            limit
-            for key, function in self._cache.of_kind("Function")
-            if "maxCostUSD" in function["spec"]
-            for limit in self._limits.of_function(key, function)
-        ]
-        return {limit.id: limit for limit in (*self._limits.budgets(), *caps)}
+    def _present_limits(self) -> tuple[dict[str, Key], dict[str, Limit]]:
+        """Where each limit is set, and what it is, by id."""
+        known = [*self._cache.of_kind("Budget"), *self._cache.of_kind("Function")]
+        found = [(key, limit) for key, document in known if (limit := limit_at(key, document)) is not None]
+        return {limit.id: key for key, limit in found}, {limit.id: limit for _, limit in found}

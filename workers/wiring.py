@@ -23,7 +23,7 @@ from controlplane.identity.owners import MemberHooks, ServiceAccountHooks
 from controlplane.identity.tokens import TokenHasher
 from controlplane.kinds.accelerators import offer_accelerators
 from controlplane.kinds.registry import KINDS
-from controlplane.ledger.budget_hooks import BudgetHooks
+from controlplane.ledger.budget_hooks import BudgetHooks, CapHooks
 from controlplane.ledger.limits import SpendingLimits
 from controlplane.ledger.pricebook import load_books
 from controlplane.limits.projects import ProjectHooks
@@ -137,6 +137,7 @@ def kind_hooks(
         "FunctionCall": FunctionCallHooks(SpendingLimits(cache), settings, placements),
         "Budget": BudgetHooks(),
         "Project": ProjectHooks(),
+        "Function": CapHooks(),
         "Secret": SecretHooks(sealer),
         "Member": MemberHooks(),
         "ServiceAccount": ServiceAccountHooks(),

@@ -88,7 +88,7 @@ class SpendingLimits:
         """What limits the Function; whether a Budget covers a call of it is a matter of the call's labels too."""
         found = [limit for limit in self.budgets() if limit.org == key.org and limit.project in (None, key.project)]
         if function is not None and function["spec"].get("maxCostUSD") is not None:
-            found.append(_cap(key, function))
+            found.append(cap_limit(key, function))
         return found
 
     def of(self, key: Key) -> list[Limit]:
@@ -136,7 +136,8 @@ def budget_limit(key: Key, document: Document) -> Limit:
     )
 
 
-def _cap(key: Key, function: Document) -> Limit:
+def cap_limit(key: Key, function: Document) -> Limit:
+    """The limit that a Function with `maxCostUSD` sets itself."""
     return Limit(
         id=function["metadata"]["uid"],
         org=key.org,
@@ -146,3 +147,10 @@ def _cap(key: Key, function: Document) -> Limit:
         fix=f'Raise `spec.maxCostUSD` of the Function "{key.name}"; what waits for it goes on by itself.',
         function_uid=function["metadata"]["uid"],
     )
+
+
+def limit_at(key: Key, document: Document) -> Limit | None:
+    """The limit that the object sets; None for a Function without `maxCostUSD`."""
+    if key.kind == "Budget":
+        return budget_limit(key, document)
+    return cap_limit(key, document) if document["spec"].get("maxCostUSD") is not None else None

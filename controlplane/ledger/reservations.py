@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 
 LIMIT_ROWS = Loader(
     "spending limits",
-    "SELECT id AS key, spent_micro_usd, held_micro_usd, refused_micro_usd, period_end FROM spending_limits "
-    "WHERE id = ANY($1::text[])",
+    "SELECT id AS key, blocks, limit_micro_usd, spent_micro_usd, held_micro_usd, refused_micro_usd, period_end "
+    "FROM spending_limits WHERE id = ANY($1::text[])",
 )
 """The row of a limit, for mutations; none before it was first asked about by a dispatch."""
 
 _ROWS = """
-SELECT id, spent_micro_usd, held_micro_usd, period_end FROM spending_limits WHERE id = ANY($1::text[])
+SELECT id, blocks, limit_micro_usd, spent_micro_usd, held_micro_usd, period_end
+FROM spending_limits WHERE id = ANY($1::text[])
 """
 
 _ROLL = """
@@ -99,10 +100,8 @@ WITH taken AS (
     RETURNING limit_id, amount_micro_usd
 )
 UPDATE spending_limits l
-SET held_micro_usd = l.held_micro_usd + s.held, limit_micro_usd = k.limit_micro_usd, blocks = k.blocks,
-    refused_micro_usd = NULL
+SET held_micro_usd = l.held_micro_usd + s.held, refused_micro_usd = NULL
 FROM (SELECT limit_id, sum(amount_micro_usd)::bigint AS held FROM taken GROUP BY 1) AS s
-JOIN json_to_recordset($2::text::json) AS k (id text, limit_micro_usd bigint, blocks boolean) ON k.id = s.limit_id
 WHERE l.id = s.limit_id
 """
 
@@ -139,7 +138,9 @@ class Reservations:
 
     now: datetime
     left: dict[str, int] = field(default_factory=dict)
-    """By limit, in micro-USD; below zero when its amount was lowered."""
+    """By limit, in micro-USD; below zero when its amount was lowered. What the amount is and whether it blocks is read
+    from the rows, which change with their Budgets: this process may not have heard of that yet."""
+    _blocking: set[str] = field(default_factory=set)
     _limits: dict[str, Limit] = field(default_factory=dict)
     _taken: list[dict[str, object]] = field(default_factory=list)
     _refused: dict[str, int] = field(default_factory=dict)
@@ -175,14 +176,15 @@ class Reservations:
             rows = {row["id"]: row for row in await connection.fetch(_ROWS, list(self._limits))}
         for limit in self._limits.values():
             row = rows[limit.id]
-            self.left[limit.id] = limit.limit_micro_usd - row["spent_micro_usd"] - row["held_micro_usd"]
+            self.left[limit.id] = row["limit_micro_usd"] - row["spent_micro_usd"] - row["held_micro_usd"]
+        self._blocking = {row["id"] for row in rows.values() if row["blocks"]}
 
     def take(self, limits: Sequence[Limit], amount_micro_usd: int, call_uid: str, dispatch: int) -> Limit | None:
         """Reserve the amount of all these limits; or nothing of any, and the one that it does not fit."""
         if amount_micro_usd == 0:
             return None
         for limit in limits:
-            if limit.blocks and self.left[limit.id] < amount_micro_usd:
+            if limit.id in self._blocking and self.left[limit.id] < amount_micro_usd:
                 self._refused[limit.id] = min(amount_micro_usd, self._refused.get(limit.id, amount_micro_usd))
                 return limit
         for limit in limits:
@@ -210,11 +212,7 @@ class Reservations:
         if freed:
             await connection.execute(_FORGET_REFUSED, list(freed))
         if self._taken:
-            known = [
-                {"id": limit.id, "limit_micro_usd": limit.limit_micro_usd, "blocks": limit.blocks}
-                for limit in self._limits.values()
-            ]
-            await connection.execute(_RESERVE, as_json(self._taken), as_json(known))
+            await connection.execute(_RESERVE, as_json(self._taken))
         if self._refused:
             await connection.execute(_NOTE_REFUSED, list(self._refused), list(self._refused.values()))
 
@@ -257,10 +255,11 @@ def remaining(limit: Limit, rows: Sequence[Mapping[str, object]], now: datetime)
     call is judged by, which may wait for that."""
     if not rows:
         return limit.limit_micro_usd
-    ends_at, spent = rows[0]["period_end"], rows[0]["spent_micro_usd"]
+    ends_at, spent, most = rows[0]["period_end"], rows[0]["spent_micro_usd"], rows[0]["limit_micro_usd"]
     assert isinstance(spent, int), "a column of the table"
+    assert isinstance(most, int), "a column of the table"
     is_over = isinstance(ends_at, datetime) and ends_at <= now
-    return limit.limit_micro_usd - (0 if is_over else spent)
+    return most - (0 if is_over else spent)
 
 
 async def left_for_workers(

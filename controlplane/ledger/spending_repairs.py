@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from controlplane.ledger.limits import Limit
-from controlplane.ledger.reservations import RUNNING, SETTLE, EndedDispatch, as_json, opening, scope_of
-from controlplane.store.contract import Reads, Tx
+from controlplane.ledger.budget_hooks import follow
+from controlplane.ledger.limits import Limit, limit_at
+from controlplane.ledger.reservations import LIMIT_ROWS, RUNNING, SETTLE, EndedDispatch, as_json, opening, scope_of
+from controlplane.store.contract import Key, Reads, Tx
 from controlplane.store.database import Database
 
 _WITHOUT_ROW = """
@@ -34,7 +35,7 @@ LEFT JOIN spending_reservations r ON r.call_uid = n.uid AND r.dispatch = n.dispa
 WHERE r.call_uid IS NULL LIMIT $3
 """  # noqa: S608 - constants
 
-# It runs already, so it is held whatever that comes to: the row does not block until the next dispatch asks it to.
+# It runs already, so it is held whatever that comes to: the row blocks again from the next statement on.
 _ADD = """
 WITH taken AS (
     INSERT INTO spending_reservations (call_uid, dispatch, limit_id, amount_micro_usd)
@@ -48,6 +49,22 @@ UPDATE spending_limits SET blocks = false,
     held_micro_usd = held_micro_usd + (SELECT COALESCE(sum(amount_micro_usd), 0) FROM taken)
 WHERE id = $1::text
 """
+
+
+_BLOCK = "UPDATE spending_limits SET blocks = $2 WHERE id = $1"
+
+_BEHIND = """
+SELECT l.id FROM spending_limits l
+JOIN json_to_recordset($1::text::json) AS n (id text, limit_micro_usd bigint, blocks boolean) ON n.id = l.id
+WHERE (l.limit_micro_usd, l.blocks) IS DISTINCT FROM (n.limit_micro_usd, n.blocks)
+"""
+
+
+async def limits_behind(database: Database, limits: Sequence[Limit]) -> list[str]:
+    """Which of these limits have a row that says something else: opened by a process that had not heard of a change, or
+    written by an older server."""
+    known = [{"id": each.id, "limit_micro_usd": each.limit_micro_usd, "blocks": each.blocks} for each in limits]
+    return [row["id"] for row in await database.fetch(_BEHIND, as_json(known))]
 
 
 async def limits_without_row(database: Database, limit_ids: Sequence[str]) -> list[str]:
@@ -106,7 +123,26 @@ class AddReservations:
         self._running = as_json(running)
 
     def reads(self) -> Reads:
-        return Reads()
+        return Reads(loads=((LIMIT_ROWS, self._limit_id),))
 
     def apply(self, tx: Tx) -> None:
-        tx.execute(_ADD, (self._limit_id, self._running))
+        rows = tx.rows(LIMIT_ROWS, self._limit_id)
+        if rows:
+            tx.execute(_ADD, (self._limit_id, self._running))
+            tx.execute(_BLOCK, (self._limit_id, rows[0]["blocks"]))
+
+
+class FollowObject:
+    """Brings the row of a limit to what its Budget or Function says."""
+
+    def __init__(self, key: Key) -> None:
+        self._key = key
+
+    def reads(self) -> Reads:
+        return Reads(keys=(self._key,))
+
+    def apply(self, tx: Tx) -> None:
+        document = tx.get(self._key)
+        limit = None if document is None else limit_at(self._key, document)
+        if limit is not None:
+            follow(tx, limit)

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import orjson
-
 from controlplane.ledger.limits import Limit
 from controlplane.ledger.reservations import LIMIT_ROWS, remaining
 from controlplane.store.contract import Tx
@@ -22,29 +20,23 @@ from controlplane.store.contract import Tx
 if TYPE_CHECKING:
     from controlplane.store.contract import Connection
 
-# One row for each limit, under the number of no dispatch. The limit is told anew: it may have been raised since.
+# One row for each limit, under the number of no dispatch.
 _KEEP = """
 WITH before AS (
     SELECT limit_id, amount_micro_usd FROM spending_reservations WHERE call_uid = $1 AND dispatch = 0
-), known AS (
-    SELECT * FROM json_to_recordset($2::text::json) AS k (id text, limit_micro_usd bigint, blocks boolean)
 ), gone AS (
-    DELETE FROM spending_reservations
-    WHERE call_uid = $1 AND dispatch = 0 AND limit_id NOT IN (SELECT id FROM known)
+    DELETE FROM spending_reservations WHERE call_uid = $1 AND dispatch = 0 AND limit_id <> ALL($2::text[])
 ), kept AS (
     INSERT INTO spending_reservations (call_uid, dispatch, limit_id, amount_micro_usd)
-    SELECT $1, 0, l.id, $3 FROM spending_limits l JOIN known k ON k.id = l.id
+    SELECT $1, 0, l.id, $3 FROM spending_limits l WHERE l.id = ANY($2::text[])
     ON CONFLICT (call_uid, dispatch, limit_id) DO UPDATE SET amount_micro_usd = EXCLUDED.amount_micro_usd
     RETURNING limit_id, amount_micro_usd
 )
-UPDATE spending_limits l SET held_micro_usd = l.held_micro_usd + c.more,
-    limit_micro_usd = COALESCE(k.limit_micro_usd, l.limit_micro_usd), blocks = COALESCE(k.blocks, l.blocks)
-FROM (
+UPDATE spending_limits l SET held_micro_usd = l.held_micro_usd + c.more FROM (
     SELECT limit_id, sum(amount)::bigint AS more FROM (
         SELECT limit_id, -amount_micro_usd AS amount FROM before UNION ALL SELECT limit_id, amount_micro_usd FROM kept
     ) AS both_of GROUP BY 1
-) AS c LEFT JOIN known k ON k.id = c.limit_id
-WHERE l.id = c.limit_id
+) AS c WHERE l.id = c.limit_id
 """
 
 
@@ -84,9 +76,9 @@ class WorkerReservations:
         until it is opened."""
         rooms = []
         for limit in limits:
-            if not limit.blocks:
-                continue
             rows = tx.rows(LIMIT_ROWS, limit.id)
+            if not (rows[0]["blocks"] if rows else limit.blocks):
+                continue
             if not rows:
                 return 0
             left = remaining(limit, rows, tx.now) - rows[0]["held_micro_usd"] - self._taken.get(limit.id, 0)
@@ -105,8 +97,5 @@ class WorkerReservations:
     async def write(self, connection: Connection) -> None:
         """Store what changed; the rows of the limits are there and of the present period."""
         for uid, reserved in self.changed.items():
-            known = [
-                {"id": limit.id, "limit_micro_usd": limit.limit_micro_usd, "blocks": limit.blocks}
-                for limit in reserved.limits
-            ]
-            await connection.execute(_KEEP, uid, orjson.dumps(known).decode(), reserved.amount_micro_usd)
+            ids = [limit.id for limit in reserved.limits]
+            await connection.execute(_KEEP, uid, ids, reserved.amount_micro_usd)

@@ -110,6 +110,7 @@ async def test_what_a_process_did_before_it_heard_of_a_budget_is_counted(calls: 
     assert await spending(calls) == Spending(0, 0)
     await keeper.reconcile()
     assert await spending(calls) == Spending(0, 2 * MOST)
+    assert await calls.database.fetchval("SELECT blocks FROM spending_limits")
     calls.clock.advance(7)
     calls.dispatcher._limits = ignorant
     await worker.claim(succeeded(names[0]), take=0)
