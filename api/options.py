@@ -8,6 +8,7 @@ and consoles add words of their own, it is ignored.
 from __future__ import annotations
 
 import hashlib
+from urllib.parse import quote
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -170,7 +171,9 @@ def _text(preconditions: Document, field: str) -> str | None:
 def _keyed(request: Request, caller: Principal, key: str, content: bytes) -> KeyedRequest:
     if not key:
         raise ApiError(Reason.BAD_REQUEST, "`Idempotency-Key` must not be empty")
-    scope = f"{caller.org}/{caller.id} {request.method} {request.scope['path']}?{request.url.query}"
+    # Quoted, because the scope may hold no control character: a name in the path may be anything.
+    path = quote(request.scope["path"])
+    scope = f"{caller.org}/{caller.id} {request.method} {path}?{request.url.query}"
     return KeyedRequest(scope, key, hashlib.sha256(content).hexdigest())
 
 

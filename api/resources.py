@@ -218,10 +218,13 @@ class ResourceRoutes:
         if body.get("kind") not in (None, calls.list_kind) or body.get("apiVersion") not in (None, API_VERSION):
             raise ApiError(Reason.BAD_REQUEST, f"the body must be a {calls.list_kind} of {API_VERSION}")
         items = _items(body, calls, check)
-        await self._require_function(caller, target)
-        _check_callee(items, target.name)
+
+        async def require() -> None:
+            await self._require_function(caller, target)
+            _check_callee(items, target.name)
+
         options = create_options(request, caller, content)
-        answer = await self._resources.creator.create_many(calls, target.project, items, caller, options)
+        answer = await self._resources.creator.create_many(calls, target.project, items, caller, options, require)
         return _answer(request, answer.body, status=answer.status, warnings=check.warnings)
 
     async def _require_function(self, caller: Principal, target: Target) -> None:

@@ -38,8 +38,15 @@ NAME_TRIES_MAX = 8
 _WANT_STATUSES = frozenset({402, 429})
 """Statuses of refusals for want of money or of quota. A rehearsal tells them as `blockingReasons`, because the object
 itself is right; not those that a client should simply repeat."""
+IN_PROGRESS_SECONDS = 1
+"""When to repeat a request whose first one still runs: the least that Retry-After can say, as most creates take
+milliseconds."""
 _ADMISSIONS_PER_TURN = 64
 """Objects of a batch judged before other requests get a turn on the event loop."""
+
+
+async def _nothing() -> None:
+    """Requires nothing."""
 
 
 class Creator:
@@ -98,26 +105,34 @@ class Creator:
         return replace(answer, body=self._hooks[kind.kind].revealed(answer.body))
 
     async def create_many(
-        self, kind: Kind, project: str, bodies: Sequence[Document], caller: Principal, options: CreateOptions
+        self,
+        kind: Kind,
+        project: str,
+        bodies: Sequence[Document],
+        caller: Principal,
+        options: CreateOptions,
+        require: Callable[[], Awaitable[None]] = _nothing,
     ) -> Answer:
         """Create all objects in their order or none of them; answers a list of them.
 
         A batch is at most `settings.batch_calls_max` objects. Problems of all objects are told together, their fields
-        prefixed with `items[i]`.
+        prefixed with `items[i]`. `require` raises what makes all of them pointless; a repeated request, whose first
+        answer holds whatever became of that, does not meet it.
         """
 
         async def attempt() -> Answer:
+            await require()
+            if len(bodies) > self._settings.batch_calls_max:
+                raise ApiError(
+                    Reason.FUNCTION_CALL_BATCH_TOO_LARGE,
+                    f"`items` has {len(bodies)} objects; a batch may have at most {self._settings.batch_calls_max}",
+                )
             creations = [
                 _creation(kind, project, self._owned(kind, body, admitted, options), caller)
                 for body, admitted in zip(bodies, await self._admit_all(kind, project, bodies, caller), strict=True)
             ]
             return await self._write(kind, creations, options, as_list=True)
 
-        if len(bodies) > self._settings.batch_calls_max:
-            raise ApiError(
-                Reason.FUNCTION_CALL_BATCH_TOO_LARGE,
-                f"`items` has {len(bodies)} objects; a batch may have at most {self._settings.batch_calls_max}",
-            )
         return await self._once(options, attempt)
 
     async def _once(self, options: CreateOptions, attempt: Callable[[], Awaitable[Answer]]) -> Answer:
@@ -150,7 +165,7 @@ class Creator:
             raise ApiError(
                 Reason.REQUEST_IN_PROGRESS,
                 "the first request with this Idempotency-Key has not been answered yet",
-                retry_after_seconds=1,
+                retry_after_seconds=IN_PROGRESS_SECONDS,
             )
         self._in_progress.add(keyed.argument)
         try:

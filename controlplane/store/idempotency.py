@@ -15,7 +15,7 @@ from controlplane.store.contract import Loader, Tx
 KEY_LENGTH_MAX = 255
 """The protocol's limit."""
 
-# The argument is scope and key joined by a NUL, which neither can contain.
+# The argument is scope and key joined by \x01, which neither can contain: paths come quoted, such keys are refused.
 LOOKUP = Loader(
     "idempotency",
     """SELECT k.key, i.digest, i.status, i.body FROM unnest($1::text[]) AS k(key)
