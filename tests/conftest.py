@@ -26,6 +26,7 @@ pytest_plugins = [
     "tests.fixtures.inspecting",
     "tests.fixtures.paid_workers",
     "tests.fixtures.plane",
+    "tests.fixtures.root",
     "tests.fixtures.s3",
     "tests.fixtures.sweeping",
     "tests.fixtures.temporal",
