@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from controlplane.capacity.endings import AttemptEnd, WorkerEnd, attempt_end
+from controlplane.capacity.endings import AttemptEnd, WorkerEnd, attempt_end, interruption_trigger
 from controlplane.capacity.rows import COLUMNS, LOST, AttemptState, WorkerRow
 from controlplane.clock import format_time
 from controlplane.identity.tokens import REVOKE_ATTEMPT
@@ -256,7 +256,10 @@ class CloseAttempt:
         tx.execute(REVOKE_ATTEMPT, (row.uid, tx.now))
         document = tx.get(self._key)
         if document is not None:
-            tx.put(self._key, _closed_document(document, row, end, finished_at))
+            trigger = interruption_trigger(
+                self._end, end, was_ready=row.ready_at is not None, drain_reason=row.drain_reason
+            )
+            tx.put(self._key, _closed_document(document, row, end, trigger, finished_at))
         if end.phase == "Failed":
             tell(tx, _failure(row, end))
         return end
@@ -327,7 +330,9 @@ def _attempt_document(function: Document, row: WorkerRow, placed: Placed) -> Doc
 _STAGES = {"Succeeded": "Succeeded", "Failed": "Failed", "Cancelled": "Stopped"}
 
 
-def _closed_document(document: Document, row: WorkerRow, end: AttemptEnd, finished_at: datetime) -> Document:
+def _closed_document(
+    document: Document, row: WorkerRow, end: AttemptEnd, trigger: str | None, finished_at: datetime
+) -> Document:
     """The Attempt object in its last phase."""
     status = {
         **document["status"],
@@ -345,6 +350,6 @@ def _closed_document(document: Document, row: WorkerRow, end: AttemptEnd, finish
     if row.ready_at is not None:
         timings["bootSeconds"] = max(0, round((row.ready_at - row.created_at).total_seconds()))
     status["timings"] = timings
-    if end.reason == "NodeLost":
-        status["interruption"] = {"trigger": "HeartbeatLoss", "time": format_time(finished_at)}
+    if trigger is not None:
+        status["interruption"] = {"trigger": trigger, "time": format_time(finished_at)}
     return {**document, "status": status}

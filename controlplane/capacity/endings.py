@@ -62,6 +62,12 @@ _DRAINED_REASONS = MappingProxyType(
 """What the Attempt says of a worker that was asked to go; of any other reason that it was released."""
 
 
+_TRIGGERS = MappingProxyType(
+    {_TIMED_OUT: "StartupTimeout", "Unfunded": "Funding", "MaxCostReached": "Funding", "Stopped": "User"}
+)
+"""What interrupted a worker, by the reason of its Attempt. What it was lost to is told by how it ended."""
+
+
 def attempt_end(end: WorkerEnd, *, was_ready: bool, drain_reason: str | None) -> AttemptEnd:
     """Phase, reason and message of an attempt whose process is gone."""
     told = {"exit_code": end.exit_code, "signal": end.signal}
@@ -87,6 +93,18 @@ def attempt_end(end: WorkerEnd, *, was_ready: bool, drain_reason: str | None) ->
     if end.outcome == "Exited" and end.exit_code == 0 and was_ready:
         return AttemptEnd(phase="Succeeded", reason="Exited", message="the worker ended by itself", **told)
     return AttemptEnd(phase="Failed", reason="CustomerExit", message=_how(end) + when, **told)
+
+
+def interruption_trigger(end: WorkerEnd, told: AttemptEnd, *, was_ready: bool, drain_reason: str | None) -> str | None:
+    """What interrupted the worker; None for one that ended by itself or was let go because nobody needed it."""
+    if told.reason == "NodeLost":
+        if end.outcome == "NodeRestarted":
+            return "ProviderEvidence"
+        return "ReadinessFailed" if end.outcome == "PlatformAway" and not was_ready else "HeartbeatLoss"
+    if end.outcome in _SHUT_DOWN and drain_reason is None:
+        # Its node said that it would go, and gave it time to.
+        return "PreemptionNotice"
+    return _TRIGGERS.get(told.reason)
 
 
 def worker_loss(end: WorkerEnd, drain_reason: str | None) -> Loss:

@@ -1,9 +1,18 @@
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from activities import run_worker_contract as words
-from controlplane.capacity.endings import WorkerEnd, attempt_end, is_platforms_fault, worker_loss
+from controlplane.capacity.endings import (
+    WorkerEnd,
+    attempt_end,
+    interruption_trigger,
+    is_platforms_fault,
+    worker_loss,
+)
+from controlplane.kinds.attempt import InterruptionTrigger
 
 
 @pytest.mark.parametrize(
@@ -51,6 +60,38 @@ def test_every_end_has_its_words(
     assert (told.phase, told.reason) == (phase, reason)
     assert told.message
     assert (told.exit_code, told.signal) == (end.exit_code, end.signal)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "was_ready", "drain_reason", "trigger"),
+    [
+        (words.NODE_LOST, True, None, "HeartbeatLoss"),
+        (words.KILLED, True, "LeaseExpired", "HeartbeatLoss"),
+        (words.NODE_RESTARTED, True, None, "ProviderEvidence"),
+        (words.PLATFORM_AWAY, False, None, "ReadinessFailed"),
+        (words.PLATFORM_AWAY, True, None, "HeartbeatLoss"),
+        (words.START_TIMED_OUT, False, None, "StartupTimeout"),
+        (words.KILLED, False, "StartupTimeout", "StartupTimeout"),
+        (words.DRAINED, True, "Unfunded", "Funding"),
+        (words.KILLED, True, "MaxCostReached", "Funding"),
+        (words.DRAINED, True, "Stopped", "User"),
+        (words.KILLED, True, "FunctionDeleted", "User"),
+        (words.DRAINED, True, None, "PreemptionNotice"),
+        (words.KILLED, True, None, "PreemptionNotice"),
+        (words.DRAINED, True, "Idle", None),
+        (words.KILLED, True, "DeadlineExceeded", None),
+        (words.EXITED, True, None, None),
+        (words.OUT_OF_MEMORY, True, None, None),
+        (words.NOT_STARTED, False, None, None),
+    ],
+)
+def test_a_worker_that_was_interrupted_says_by_what(
+    outcome: str, was_ready: bool, drain_reason: str | None, trigger: str | None
+) -> None:
+    end = WorkerEnd(outcome=outcome)
+    told = attempt_end(end, was_ready=was_ready, drain_reason=drain_reason)
+    assert interruption_trigger(end, told, was_ready=was_ready, drain_reason=drain_reason) == trigger
+    assert trigger in (None, *get_args(InterruptionTrigger))
 
 
 @pytest.mark.parametrize(
