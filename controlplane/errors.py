@@ -130,9 +130,9 @@ class ApiError(Exception):
         self.debug = debug
 
 
-def not_found(plural: str, name: str) -> ApiError:
+def not_found(plural: str, name: str, fix: str | None = None) -> ApiError:
     """The 404 whose wording kubectl users know: `functions.nodus.dev "x" not found` (R-ERR-3)."""
-    return ApiError(Reason.NOT_FOUND, f'{plural}.nodus.dev "{name}" not found', subject=(plural, name))
+    return ApiError(Reason.NOT_FOUND, f'{plural}.nodus.dev "{name}" not found', subject=(plural, name), fix=fix)
 
 
 def invalid(plural: str, name: str, causes: Sequence[Cause]) -> ApiError:

@@ -286,6 +286,8 @@ FUNCTION_CALL = Kind(
         ),
     ),
     is_settling=_just_begun,
+    forgotten="Check the name and the project. A finished call is forgotten {days} days after its end, with its result "
+    "and its log: keep elsewhere what is needed for longer.",
     strategy=FunctionCallStrategy(),
     deleting_phase="",
     scope_resource="functioncalls",

@@ -220,6 +220,9 @@ class Kind:
     is_settling: SettlingJudge | None = None
     """Whether an object will soon be as its reader waits to see it: a read then gives it `settling_seconds`, so that
     the reader need not open a watch for it (decision 0016)."""
+    forgotten: str = ""
+    """What to say where one is asked for that is not there, for kinds whose objects go by themselves; `{days}` stands
+    for how long finished ones are kept."""
     shorthand: Callable[[Document], Document] | None = None
     """Turns what a client of ours sends in short into an object (`nodus create invite`); objects it leaves alone."""
     strategy: Strategy = field(default_factory=PlainStrategy)

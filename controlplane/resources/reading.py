@@ -73,7 +73,7 @@ class Reader:
         await self._reach(parse_rv(resource_version))
         document = await self._objects.get(key)
         if document is None:
-            raise not_found(self._kinds[key.kind].plural, key.name)
+            raise self._absent(key)
         judge = self._kinds[key.kind].is_settling
         if judge is None:
             return document
@@ -81,6 +81,11 @@ class Reader:
         if not judge(present, self._clock.now()):
             return document
         return await self._settled(key, document, int(present["metadata"]["resourceVersion"]), judge)
+
+    def _absent(self, key: Key) -> ApiError:
+        kind = self._kinds[key.kind]
+        fix = kind.forgotten.format(days=self._settings.call_retention_days) or None
+        return not_found(kind.plural, key.name, fix)
 
     async def _settled(self, key: Key, document: bytes, read_rv: int, judge: SettlingJudge) -> bytes:
         """The object once it has settled, or as it is when the time for that is over; NotFound when it is deleted."""
@@ -92,7 +97,7 @@ class Reader:
                     if isinstance(item, Bookmark):
                         continue
                     if item.type is ChangeType.DELETED:
-                        raise not_found(self._kinds[key.kind].plural, key.name)
+                        raise self._absent(key)
                     document = item.document
                 if not judge(orjson.loads(document), self._clock.now()):
                     break

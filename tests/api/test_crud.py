@@ -174,6 +174,13 @@ async def test_the_message_of_a_missing_object_is_the_one_kubectl_users_know(pro
     assert answer["details"] == {"name": "nope", "group": "nodus.dev", "kind": "functions"}
 
 
+async def test_who_misses_a_call_is_told_how_long_finished_ones_are_kept(project: ServedApi) -> None:
+    absent = await project.client.get(f"{project.path}/functioncalls/absent")
+    assert (absent.status_code, absent.json()["message"]) == (404, 'functioncalls.nodus.dev "absent" not found')
+    assert "A finished call is forgotten 7 days after its end" in absent.json()["fix"]
+    assert "forgotten" not in (await project.client.get(f"{project.path}/functions/absent")).json()["fix"]
+
+
 async def test_a_patch_that_changes_nothing_writes_nothing(project: ServedApi) -> None:
     created = await project.function(timeout="1m30s")
     for patch in ({"spec": {"timeout": "90s"}}, {"metadata": {"creationTimestamp": None}}, {"status": {"phase": "x"}}):
