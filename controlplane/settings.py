@@ -101,7 +101,7 @@ class Settings(EdgeSettings, FundingSettings, AuditSettings, LoginSettings, Oidc
         default=2.0, description="A worker's DeadlineExceeded this long before the deadline is a TimeoutError raised."
     )
     retry_jitter_fraction: float = Field(
-        default=0.1, description="How much of itself a retry's delay may be shortened by, so that retries spread."
+        default=0.1, description="How much of itself a retry's delay may be lengthened by, so that retries spread."
     )
     cancel_grace_seconds: int = Field(
         default=30, description="A coroutine may clean up for this long after a cancel; then its worker is killed."

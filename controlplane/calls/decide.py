@@ -53,7 +53,7 @@ class Facts:
     backoff_coefficient: float = 2.0
     max_delay_seconds: float = 60.0
     jitter_fraction: float = 0.0
-    """By how much of itself a delay may be shortened, so that calls which failed together do not return together."""
+    """By how much of itself a delay may be lengthened, so that calls which failed together do not return together."""
     recoveries: int = 0
     """Recoveries used before this outcome."""
     recoveries_max: int = 3
@@ -128,15 +128,15 @@ def decide(facts: Facts) -> Decision:
 
 
 def retry_delay_seconds(facts: Facts) -> float:
-    """The pause before the next retry: min(maxDelay, initialDelay x coefficient^(n-1)), shortened by the call's
-    jitter.
+    """The pause before the next retry: min(maxDelay, initialDelay x coefficient^(n-1)), which it is never shorter
+    than, and the call's jitter.
 
     The jitter comes from the uid and the retry's number, so that every replay of the workflow computes the same.
     """
     delay = min(facts.max_delay_seconds, facts.initial_delay_seconds * facts.backoff_coefficient**facts.retries)
     digest = hashlib.sha256(f"{facts.call_uid}/{facts.retries + 1}".encode()).digest()
     share = int.from_bytes(digest[:4]) / 2**32
-    return delay * (1.0 - facts.jitter_fraction * share)
+    return delay * (1.0 + facts.jitter_fraction * share)
 
 
 def _after_loss(facts: Facts) -> Decision:
