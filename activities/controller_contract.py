@@ -28,6 +28,7 @@ class ControllerName(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ControllerInput:
-    """Which loop to run."""
+    """Which loop to run. `journal` is what the workflow told of its rounds before, for itself alone."""
 
     name: ControllerName
+    journal: dict[str, list[str]] | None = None

@@ -14,6 +14,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, CancelledError
 
 from activities.controller_contract import RUN_CONTROLLER, ControllerInput
+from workflows.journal import Journal
 
 FOREVER = RetryPolicy(
     initial_interval=timedelta(milliseconds=200), backoff_coefficient=1.5, maximum_interval=timedelta(seconds=1)
@@ -31,13 +32,18 @@ ROUND_MAX = timedelta(hours=2)
 class ControllerWorkflow:
     """Keeps one controller running for ever; its id is `controller/<name>`. Continues as new with every round."""
 
+    @workflow.init
+    def __init__(self, controller: ControllerInput) -> None:
+        self._journal = Journal("waiting for a control process", controller.journal)
+
     @workflow.run
     async def run(self, controller: ControllerInput) -> None:
         """Run the loop once more, then begin again with an empty history."""
+        self._journal.enter(f"a control process runs the {controller.name}, or is about to")
         try:
             await workflow.execute_activity(
                 RUN_CONTROLLER,
-                controller,
+                ControllerInput(name=controller.name),
                 schedule_to_start_timeout=TAKEN_MAX,
                 start_to_close_timeout=RUN_MAX,
                 schedule_to_close_timeout=ROUND_MAX,
@@ -47,5 +53,9 @@ class ControllerWorkflow:
         except ActivityError as error:
             if isinstance(error.cause, CancelledError):
                 raise
-            workflow.logger.warning("the controller's round failed: %s", type(error.cause).__name__)
-        workflow.continue_as_new(controller)
+            cause = type(error.cause).__name__
+            workflow.logger.warning("the controller's round failed: %s", cause)
+            self._journal.decide(f"the round failed ({cause}): begin another")
+        else:
+            self._journal.decide("the round is over: begin another")
+        workflow.continue_as_new(ControllerInput(name=controller.name, journal=self._journal.carry()))
