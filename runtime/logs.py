@@ -1,8 +1,8 @@
 """What a worker prints becomes its Function's log.
 
 Two pipes are read to their end whatever happens, because a full pipe would stop the worker in the middle of a call.
-Lines are stamped on arrival, cut to size, made harmless to who reads them (`log_text.py`), held to a rate and a total,
-and handed to the sink in numbered chunks a few times a second. While the sink is away a bounded amount waits; what does
+Lines are stamped on arrival, cut to size, made harmless to who reads them (`log_text.py`), held to a rate, and
+handed to the sink in numbered chunks a few times a second. While the sink is away a bounded amount waits; what does
 not fit is counted, and a line in the log says how much is missing. Chunk numbers have no gaps: a repeated chunk is
 recognised by its number, a missing one never was.
 """
@@ -43,7 +43,6 @@ class LogLimits:
     chunk_bytes_max: int = 131_072
     bytes_per_second_max: int = 1 << 20
     burst_bytes_max: int = 4 << 20
-    total_bytes_max: int = 256 << 20
     waiting_bytes_max: int = 4 << 20
 
 
@@ -272,26 +271,24 @@ class _Pipe:
 
 
 class _Allowance:
-    """A token bucket over bytes, and a total that never refills."""
+    """A token bucket over bytes. There is no total: a worker may live for months, and the store keeps only the end."""
 
     def __init__(self, limits: LogLimits) -> None:
         self._limits = limits
         self._tokens = float(limits.burst_bytes_max)
-        self._left = limits.total_bytes_max
         self._at = time.monotonic()
 
     def take(self, size: int) -> bool:
         self._refill()
-        if size > self._tokens or size > self._left:
+        if size > self._tokens:
             return False
         self._tokens -= size
-        self._left -= size
         return True
 
     def roomy(self) -> bool:
         """Whether a whole read would fit: below that, resuming would only make a mark of every other line."""
         self._refill()
-        return min(self._tokens, self._left) >= min(_READ_BYTES, self._limits.burst_bytes_max)
+        return self._tokens >= min(_READ_BYTES, self._limits.burst_bytes_max)
 
     def _refill(self) -> None:
         now = time.monotonic()

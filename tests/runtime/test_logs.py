@@ -131,13 +131,30 @@ async def test_a_flood_is_bounded_and_the_log_says_how_much_is_missing(log: Log)
     assert [chunk.seq for chunk in log.chunks] == list(range(1, len(log.chunks) + 1))
 
 
-async def test_a_total_that_is_used_up_ends_the_log(log: Log) -> None:
-    made = printer(log, total_bytes_max=1_000)
-    for _ in range(100):
-        os.write(made.stdout, b"x" * 36 + b"\n")
+async def test_a_worker_that_printed_hundreds_of_megabytes_in_its_life_is_still_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(logs_module, "BATCH_SECONDS", 0.0)
+    heard = printed = 0
+    last = ""
+
+    async def count(chunk: Chunk) -> None:
+        nonlocal heard, last
+        heard += len(chunk.lines)
+        last = chunk.lines[-1][2]
+
+    def all_heard() -> bool:
+        return heard == printed
+
+    made = printer(count, bytes_per_second_max=1 << 40, burst_bytes_max=1 << 40, chunk_bytes_max=4 << 20)
+    piece = [b"x" * 16_000] * 250
+    for _ in range(80):
+        made.collector.take(piece, "stdout", 0)
+        printed += len(piece)
+        await eventually(all_heard, within=60, every=0.001)
+    made.collector.take([b"still here"], "stdout", 0)
     await made.finish()
-    assert len(log.text("stdout")) == 10
-    assert log.text("stderr") == ["nodus: 90 lines are missing here, more was printed than the log takes"]
+    assert last == "still here"
 
 
 @dataclasses.dataclass
