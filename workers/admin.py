@@ -1,15 +1,17 @@
 """The operator's commands about who may do what: `python -m workers admin …`.
 
 They need PostgreSQL and nothing else of the server, and go through the one write path with the checks of the API, so
-they may be used while everything runs; what they make is what the API shows and changes. Only making an organisation is
-for operators alone: whoever asks the API belongs to one already. Keys are told once, on standard output.
+they may be used while everything runs; what they make is what the API shows and changes. Only making and deleting an
+organisation is for operators alone: whoever asks the API belongs to one already. Keys are told once, on standard
+output.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Annotated, Any
 
 import orjson
@@ -19,6 +21,7 @@ from controlplane.audit.commands import tell_refusal
 from controlplane.clock import format_time
 from controlplane.errors import ApiError
 from controlplane.identity.bootstrap import FIRST_MEMBER, FIRST_ORG, bootstrap
+from controlplane.identity.ending import counts
 from controlplane.identity.organizations import organizations
 from controlplane.identity.principal import Principal, PrincipalKind
 from controlplane.kinds.api_key import API_KEY
@@ -26,6 +29,7 @@ from controlplane.kinds.member import MEMBER
 from controlplane.kinds.roles import Role
 from controlplane.machinery.kind import Document, Kind
 from controlplane.resources.answers import CreateOptions, DeleteOptions
+from controlplane.resources.organization_end import OrganizationEnd, was_deleted
 from controlplane.store.contract import Key, Selection
 from workers.arguments import check_name, duration, require_holder
 from workers.configuration import read_settings
@@ -38,6 +42,8 @@ Org = Annotated[str, typer.Option(help="The organisation.")]
 Name = Annotated[str, typer.Argument(help="A name of lower case letters, digits and '-'.")]
 _PAGE, _PAGE_BYTES = 500, 8 << 20
 """What is read at once."""
+_LOOK_SECONDS = 0.5
+"""Between two looks at what is left of an organisation."""
 
 
 @app.command("create-org")
@@ -46,6 +52,11 @@ def create_org(name: Name) -> None:
     check_name(name)
 
     async def make(core: Core) -> str:
+        if await was_deleted(core.database, name):
+            raise typer.BadParameter(
+                f'the name "{name}" was of an organisation that was deleted, whose ledger and audit log the new one '
+                f"would show: choose another, or let it go on with them after `switches restore {name}`"
+            )
         made = await bootstrap(core.writer, core.settings, core.clock, name)
         if made.token is None:
             raise typer.BadParameter(f'the organisation "{name}" exists already')
@@ -62,6 +73,47 @@ def orgs() -> None:
         return await organizations(core.database)
 
     show_table(("Organisation",), [(name,) for name in _run(read)])
+
+
+@app.command("delete-org")
+def delete_org(
+    name: Annotated[str, typer.Argument(help="The organisation.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this, tell what would go.")] = False,
+    wait: Annotated[str, typer.Option(help="How long to wait for running calls and workers to end.")] = "10m",
+) -> None:
+    """Delete an organisation with everything in it. Its ledger and audit log stay, and so does the suspension of its
+    name. A run that was cut short is repeated and goes on."""
+    if name == FIRST_ORG:
+        raise typer.BadParameter(f'"{name}" is the operator\'s own organisation, without which the server does not run')
+    wait_seconds = duration(wait).total_seconds()
+
+    async def what_goes(core: Core) -> Sequence[tuple[str, int]]:
+        await require_holder(core.database, name)
+        return await counts(core.database, name)
+
+    async def end(core: Core) -> Sequence[Key]:
+        await require_holder(core.database, name)
+        ending = OrganizationEnd(core.database, core.writer, core.resources.deleter, name)
+        await ending.begin()
+        until = time.monotonic() + wait_seconds
+        while left := await ending.go_on():
+            if time.monotonic() > until:
+                return left
+            await asyncio.sleep(_LOOK_SECONDS)
+        await ending.finish()
+        return ()
+
+    if not yes:
+        show_table(("Kind", "Objects"), [(kind, str(count)) for kind, count in _run(what_goes)])
+        typer.echo(
+            f'this and all blobs of "{name}" would go; its ledger and audit log stay: add --yes to do it', err=True
+        )
+        raise typer.Exit(1)
+    if left := _run(end):
+        told = ", ".join(f"{key.kind} {key.project or name}/{key.name}" for key in left)
+        typer.echo(f"not everything is gone after {wait}: {told}. Run it again; it goes on from here", err=True)
+        raise typer.Exit(1)
+    typer.echo(f"{name} is deleted; its ledger and audit log stay, and its name is suspended")
 
 
 @app.command("create-member")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from controlplane.identity.bootstrap import issue_admin_key
 from controlplane.identity.principal import Principal
 from controlplane.identity.tokens import new_api_key
 from controlplane.settings import Settings
+from controlplane.store.contract import Key
 from tests.fixtures.app import ROOT, ServedApi, api_settings, serve
 from tests.fixtures.commands import run_workers
 from tests.fixtures.eventually import eventually
@@ -99,9 +101,56 @@ async def test_what_cannot_be_done_is_told_with_what_would_help(api: ServedApi) 
         ("create-key k --member nobody", 1, "there is no Member"),
         ("set-role admin Viewer", 1, "fix: Give another Member the role Owner first"),
         ("create-key k --expires soon", 2, "duration"),
+        ("delete-org default --yes", 2, "own organisation"),
+        ("delete-org nowhere --yes", 2, "there is no organisation"),
     ):
         found, output = await admin(api, line)
         assert (found, words in " ".join(output.split())) == (code, True), output
+
+
+HELD = {"metadata": {"name": "held", "finalizers": ["example.com/hold"]}, "spec": {}}
+TABLES = ("objects", "tokens", "credential_owners", "quotas", "blobs", "blob_usage", "spending_limits")
+
+
+async def left(api: ServedApi, org: str) -> dict[str, int]:
+    """What there is of an organisation, by table."""
+    counted = {
+        table: await api.core.database.fetchval(f"SELECT count(*) FROM {table} WHERE org = $1", org) for table in TABLES
+    }
+    return {table: count for table, count in counted.items() if count}
+
+
+async def test_an_organisation_goes_with_everything_in_it_and_its_name_is_not_given_away(api: ServedApi) -> None:
+    headers = await key(api, "create-org acme")
+    async with httpx.AsyncClient(base_url=api.url, headers=headers, trust_env=False, timeout=60) as client:
+        acme = replace(api, client=client)
+        await acme.create("apps", HELD)
+        await acme.upload(b"theirs")
+        objects: dict[str, Any] = {
+            "projects": {"metadata": {"name": "more"}},
+            "members": {"metadata": {"name": "ada"}, "spec": {"role": "Owner"}},
+            "invites": {"metadata": {"name": "bob"}, "spec": {"email": "bob@example.com", "role": "Member"}},
+            "budgets": {"metadata": {"name": "few"}, "spec": {"limitUSD": "5"}},
+        }
+        for plural, body in objects.items():
+            answer = await client.post(f"{ROOT}/{plural}", json=body)
+            assert answer.status_code == 201, answer.text
+        before = await left(api, "acme")
+        code, output = await admin(api, "delete-org acme")
+        assert (code, "add --yes" in output, await left(api, "acme")) == (1, True, before), output
+        # A run that is cut short has ended the keys, and the next one goes on.
+        code, output = await admin(api, "delete-org acme --yes --wait 0s")
+        assert (code, "App default/held" in output) == (1, True), output
+
+        async def is_unknown() -> bool:
+            return (await client.get("/auth/whoami")).status_code == 401
+
+        await eventually(is_unknown, within=60)
+    await api.core.resources.deleter.release(Key("App", "acme", "default", "held"), "example.com/hold")
+    assert "acme is deleted" in await told(api, "delete-org acme --yes")
+    assert await left(api, "acme") == {}
+    code, output = await admin(api, "create-org acme")
+    assert (code, "was of an organisation that was deleted" in " ".join(output.split())) == (2, True), output
 
 
 async def shows_the_operators_key_and_does_not_delete_it(database_url: str, data_dir: Path, token: str) -> None:
