@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import structlog
+
 from activities.chores import Chore
 from controlplane.clock import Clock
 from controlplane.ledger.budget_status import TellBudget
@@ -21,6 +23,7 @@ from controlplane.ledger.spending_repairs import (
     ended_unnoticed,
     limits_behind,
     limits_without_row,
+    miscount,
     running_unnoticed,
 )
 from controlplane.store.cache import ObjectCache
@@ -28,8 +31,12 @@ from controlplane.store.contract import Key
 from controlplane.store.database import Database
 from controlplane.store.writer import Writer
 
+log = structlog.get_logger(__name__)
+
 PER_TURN = 500
 """Calls in one commit."""
+RECOUNTED_PER_TURN = 100
+"""Limits compared with the ledger in a minute; more take turns. Each reads what was charged in its period."""
 
 
 class LimitsOfWorkers:
@@ -64,9 +71,12 @@ class BudgetKeeper:
         self._cache = cache
         self._clock = clock
         self._of_workers = LimitsOfWorkers(database, writer, cache, clock)
+        self._recounted = ""
+        """The limit that was compared with the ledger last."""
         self.chores = (
             Chore("reconcile budgets", 5.0, self.reconcile),
             Chore("tell budgets", 2.0, self.tell),
+            Chore("recount budgets", 60.0, self.recount),
         )
 
     async def reconcile(self) -> None:
@@ -88,6 +98,24 @@ class BudgetKeeper:
             running = await running_unnoticed(self._database, limit, PER_TURN)
             if running:
                 await self._writer.write(AddReservations(limit, running))
+
+    async def recount(self) -> None:
+        """Let rows tell what the ledger says: a process that had not heard of a Budget counted nothing for it."""
+        keys, limits = self._present_limits()
+        ids = sorted(limits)
+        ids = [each for each in ids if each > self._recounted] + [each for each in ids if each <= self._recounted]
+        for limit_id in ids[:RECOUNTED_PER_TURN]:
+            wrong = await miscount(self._database, limits[limit_id])
+            if wrong is not None:
+                log.warning(
+                    "a limit missed what was spent",
+                    limit=wrong.limit.told,
+                    org=wrong.limit.org,
+                    spent_micro_usd=wrong.spent_micro_usd,
+                    charged_micro_usd=wrong.charged_micro_usd,
+                )
+                await self._writer.write(FollowObject(keys[limit_id]))
+            self._recounted = limit_id
 
     async def tell(self) -> None:
         """Bring the status of each Budget to what its row says, with an Event for each threshold that it reached."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from operator import add
 from types import MappingProxyType
 
+from controlplane.ledger.spending_repairs import miscounts
 from controlplane.machinery.quantities import format_money
 from controlplane.store.database import Database
 
@@ -70,6 +71,8 @@ ORDER BY 1
 
 SUMS_RULE = "the sums of an account are those of its transfers"
 BALANCE_RULE = "what is debited is credited"
+SPENT_RULE = "what a limit of spending has spent is what the ledger charged of its scope in its period"
+"""Its scope is in its Budget, so it is asked of each limit by itself."""
 
 RULES: Mapping[str, str] = MappingProxyType(
     {
@@ -194,7 +197,14 @@ async def verify(database: Database) -> list[Breach]:
     for rule, query in RULES.items():
         rows = await database.fetch(query, BREACHES_MAX)
         breaches += [Breach(rule, row["told"], row["org"]) for row in rows]
-    return breaches
+    return breaches + [
+        Breach(
+            SPENT_RULE,
+            f"{wrong.limit.told} tells {_usd(wrong.spent_micro_usd)} and the ledger {_usd(wrong.charged_micro_usd)}",
+            wrong.limit.org,
+        )
+        for wrong in await miscounts(database, BREACHES_MAX)
+    ]
 
 
 def _differences(account: str, stored: Sequence[int | None], derived: Sums) -> list[Breach]:

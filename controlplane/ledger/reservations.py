@@ -62,15 +62,19 @@ SELECT c.uid, 0 AS dispatches, c.reserved_micro_usd FROM (
 ) AS c WHERE c.org = $2 $running
 """
 
+CHARGED = """
+SELECT org, project, function_uid, created_at, amount_micro_usd, COALESCE(labels, '{}') AS labels
+FROM ledger_transfers WHERE kind IN ('charge', 'post')
+"""
+"""What counts as spent; labels as they were when it was charged."""
+
 _OPEN = f"""
 WITH running AS ({RUNNING} UNION ALL {_WORKERS}), opened AS (
     INSERT INTO spending_limits
         (id, org, blocks, limit_micro_usd, period_start, period_end, spent_micro_usd, held_micro_usd)
     SELECT $1, $2, $3, $4, $5, $6, (
-        SELECT COALESCE(sum(t.amount_micro_usd), 0) FROM (
-            SELECT org, project, function_uid, amount_micro_usd, COALESCE(labels, '{{}}') AS labels
-            FROM ledger_transfers WHERE org = $2 AND kind IN ('charge', 'post') AND created_at >= $5
-        ) AS t WHERE t.org = $2 $charged
+        SELECT COALESCE(sum(t.amount_micro_usd), 0) FROM ({CHARGED}) AS t
+        WHERE t.org = $2 AND t.created_at >= $5 $charged
     ), COALESCE((SELECT sum(reserved_micro_usd) FROM running), 0)
     ON CONFLICT (id) DO NOTHING RETURNING id
 )

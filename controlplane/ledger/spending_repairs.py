@@ -8,13 +8,28 @@ Budgets looks (`activities/budgets.py`). What is written is worked out under the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+
+import orjson
 
 from controlplane.ledger.budget_hooks import follow
 from controlplane.ledger.limits import Limit, limit_at
-from controlplane.ledger.reservations import LIMIT_ROWS, RUNNING, SETTLE, EndedDispatch, as_json, opening, scope_of
+from controlplane.ledger.reservations import (
+    CHARGED,
+    LIMIT_ROWS,
+    RUNNING,
+    SETTLE,
+    EndedDispatch,
+    as_json,
+    opening,
+    scope_of,
+)
 from controlplane.store.contract import Key, Reads, Tx
 from controlplane.store.database import Database
+
+_PER_READ = 500
+"""Limits whose objects are in memory at once."""
 
 _WITHOUT_ROW = """
 SELECT w.id FROM unnest($1::text[]) AS w(id) LEFT JOIN spending_limits l ON l.id = w.id WHERE l.id IS NULL
@@ -58,6 +73,74 @@ SELECT l.id FROM spending_limits l
 JOIN json_to_recordset($1::text::json) AS n (id text, limit_micro_usd bigint, blocks boolean) ON n.id = l.id
 WHERE (l.limit_micro_usd, l.blocks) IS DISTINCT FROM (n.limit_micro_usd, n.blocks)
 """
+
+
+# Both sides as of one moment: whatever ends a dispatch charges it and counts it in one transaction.
+_COUNTED = f"""
+SELECT l.spent_micro_usd, (
+    SELECT COALESCE(sum(t.amount_micro_usd), 0)::bigint FROM ({CHARGED}) AS t
+    WHERE t.org = l.org AND t.created_at >= l.period_start
+        AND t.created_at < COALESCE(l.period_end, 'infinity') $charged
+) AS charged_micro_usd
+FROM spending_limits l WHERE l.id = $1
+"""  # noqa: S608 - constants
+
+_RECOUNT = f"""
+UPDATE spending_limits l SET spent_micro_usd = c.charged_micro_usd FROM ({_COUNTED}) AS c
+WHERE l.id = $1 AND l.spent_micro_usd <> c.charged_micro_usd
+"""  # noqa: S608 - constants
+
+_WITH_OBJECT = """
+SELECT l.id, o.kind, o.org, o.project, o.name, o.doc
+FROM spending_limits l JOIN objects o ON o.uid = l.id AND o.kind IN ('Budget', 'Function')
+WHERE l.id > $1 ORDER BY l.id LIMIT $2
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Miscount:
+    """A limit whose row tells something else than the ledger."""
+
+    limit: Limit
+    spent_micro_usd: int
+    charged_micro_usd: int
+
+
+async def miscount(database: Database, limit: Limit) -> Miscount | None:
+    """How far the row of the limit is from the ledger; None where they agree, or it has no row. It reads what its
+    organisation was charged in the period."""
+    sql, arguments = _about(limit, _COUNTED)
+    for row in await database.fetch(sql, *arguments):
+        if row["spent_micro_usd"] != row["charged_micro_usd"]:
+            return Miscount(limit=limit, **dict(row))
+    return None
+
+
+async def miscounts(database: Database, most: int) -> list[Miscount]:
+    """Up to `most` limits of all that tell something else than the ledger: for those who look at everything."""
+    found: list[Miscount] = []
+    after = ""
+    while len(found) < most:
+        rows = await database.fetch(_WITH_OBJECT, after, _PER_READ)
+        for row in rows:
+            key = Key(row["kind"], row["org"], row["project"], row["name"])
+            limit = limit_at(key, orjson.loads(row["doc"]))
+            wrong = None if limit is None else await miscount(database, limit)
+            found += [] if wrong is None else [wrong]
+        if len(rows) < _PER_READ:
+            break
+        after = rows[-1]["id"]
+    return found[:most]
+
+
+def _about(limit: Limit, sql: str) -> tuple[str, list[object]]:
+    arguments: list[object] = [limit.id]
+
+    def bind(value: object) -> str:
+        arguments.append(value)
+        return f"${len(arguments)}"
+
+    return sql.replace("$charged", scope_of(limit, "t", bind)), arguments
 
 
 async def limits_behind(database: Database, limits: Sequence[Limit]) -> list[str]:
@@ -133,7 +216,7 @@ class AddReservations:
 
 
 class FollowObject:
-    """Brings the row of a limit to what its Budget or Function says."""
+    """Brings the row of a limit to what its Budget or Function says, and to what the ledger has charged."""
 
     def __init__(self, key: Key) -> None:
         self._key = key
@@ -146,3 +229,5 @@ class FollowObject:
         limit = None if document is None else limit_at(self._key, document)
         if limit is not None:
             follow(tx, limit)
+            # After all that this batch charges is written.
+            tx.execute(*_about(limit, _RECOUNT))

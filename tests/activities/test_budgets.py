@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from activities.budgets import BudgetKeeper
+from controlplane.ledger.invariants import SPENT_RULE, Breach, verify
 from controlplane.ledger.limits import SpendingLimits
 from controlplane.store.cache import ObjectCache
 from controlplane.store.contract import Document, Key
@@ -119,3 +120,45 @@ async def test_what_a_process_did_before_it_heard_of_a_budget_is_counted(calls: 
     for _ in range(2):
         await keeper.reconcile()
     assert await spending(calls) == Spending(7 * MICRO_USD_A_SECOND, MOST)
+
+
+async def test_what_ran_unnoticed_from_its_start_to_its_end_is_counted_by_the_ledger(
+    calls: Calls, keeper: BudgetKeeper
+) -> None:
+    """Nothing of it is left in any row but the charge."""
+    await calls.function()
+    await budget(calls, 10 * MOST)
+    knowing, calls.dispatcher._limits = calls.dispatcher._limits, SpendingLimits(KnowsNothing())
+    await run(calls, 7)
+    calls.dispatcher._limits = knowing
+    await keeper.reconcile()
+    assert await spending(calls) == Spending(0, 0)
+    [breach] = await verify(calls.database)
+    assert breach == Breach(SPENT_RULE, "budget/b tells 0.00 USD and the ledger 0.00007 USD", ORG)
+    await keeper.recount()
+    assert await spending(calls) == Spending(7 * MICRO_USD_A_SECOND, 0)
+    assert await verify(calls.database) == []
+
+
+async def test_limits_are_recounted_in_turns(
+    calls: Calls, keeper: BudgetKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("activities.budgets.RECOUNTED_PER_TURN", 2)
+    for name in "abc":
+        await budget(calls, MOST, name=name)
+    await calls.database.execute("UPDATE spending_limits SET spent_micro_usd = 5, limit_micro_usd = 1, blocks = false")
+    assert len(await verify(calls.database)) == 3
+    for left in (1, 0):
+        await keeper.recount()
+        assert len(await verify(calls.database)) == left
+    rows = await calls.database.fetch("SELECT limit_micro_usd, blocks FROM spending_limits")
+    assert {(row["limit_micro_usd"], row["blocks"]) for row in rows} == {(MOST, True)}
+
+
+async def test_a_row_of_an_older_server_follows_its_budget(calls: Calls, keeper: BudgetKeeper) -> None:
+    await budget(calls, MOST)
+    await calls.database.execute("UPDATE spending_limits SET limit_micro_usd = 1, blocks = false")
+    await keeper.reconcile()
+    row = await calls.database.fetchrow("SELECT limit_micro_usd, blocks FROM spending_limits")
+    assert row is not None
+    assert tuple(row) == (MOST, True)
