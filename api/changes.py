@@ -27,7 +27,7 @@ from controlplane.machinery.patch import json_patch, merge_patch
 from controlplane.machinery.scale import scale_of, scaled
 from controlplane.machinery.shapes import LEAF, Shape, shape_of
 from controlplane.machinery.validation import decode_object
-from controlplane.resources import Answer
+from controlplane.resources import Answer, CreateOptions
 from controlplane.resources.changing import Produce
 from controlplane.store.contract import Key
 
@@ -83,6 +83,7 @@ class _Asked:
     manager: Manager
     force: bool
     dry_run: bool
+    if_match: str | None
 
 
 class Changes:
@@ -109,6 +110,7 @@ class Changes:
             manager=manager(request, operation, view.subresource),
             force=force(query, operation),
             dry_run=dry_run(query),
+            if_match=request.headers.get("if-match"),
         )
         answer = await (self._apply(asked) if sort is BodyType.APPLY else self._update(asked))
         if view.read is not _itself:
@@ -131,6 +133,7 @@ class Changes:
         apply = Apply(kind, config, asked.manager, force=asked.force)
 
         async def before_create() -> None:
+            CreateOptions(if_match=asked.if_match).require_unbound()
             await self._authorise(asked.caller, asked.target, Verb.CREATE)
 
         return await self._resources.applier.apply(

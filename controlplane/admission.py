@@ -119,16 +119,17 @@ class Admission:
         lookup: ProjectLookup | None = None,
         *,
         quotable: list[ApiError] | None = None,
+        wanting: list[ApiError] | None = None,
     ) -> Admitted:
         """The object that `body` asks for, with defaults, uid, labels and status. Raises what its parts raise, but for
-        what goes to `quotable` (`refuse_unoffered`)."""
+        what goes to `quotable` (`refuse_unoffered`) and, of want of money, to `wanting`."""
         lookup = lookup or self.lookup(caller.org, project)
         if kind.scope is Scope.PROJECT:
             await self._require_open_project(lookup, project)
         if (refusal := self._switches.refusal(kind.kind, kind.plural, caller.org)) is not None:
-            if quotable is None:
+            if wanting is None or not refusal.is_want:
                 raise refusal
-            quotable.append(refusal)
+            wanting.append(refusal)
         document = document_for_create(kind, body, project=project, quotable=quotable)
         now = self._clock.now()
         metadata = document["metadata"]

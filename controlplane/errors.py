@@ -95,6 +95,9 @@ class Cause:
     reason: str = "FieldValueInvalid"
 
 
+_WANT_STATUSES = frozenset({402, 429})
+
+
 class ApiError(Exception):
     """A refusal with a code from the table; the only exception that layers let travel to an edge.
 
@@ -128,6 +131,12 @@ class ApiError(Exception):
         self.subject = subject
         self.allowed = tuple(sorted(allowed))
         self.debug = debug
+
+    @property
+    def is_want(self) -> bool:
+        """Whether money or quota is wanting for what is right in itself: a rehearsal tells that in its estimate. Not
+        what a client should simply repeat."""
+        return self.reason.row.http_status in _WANT_STATUSES and not self.reason.row.retryable
 
 
 def not_found(plural: str, name: str, fix: str | None = None) -> ApiError:

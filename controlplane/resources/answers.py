@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from controlplane.errors import ApiError, Reason
 from controlplane.machinery.managed_fields import Manager
 from controlplane.store.idempotency import KeyedRequest
 
@@ -38,6 +39,17 @@ class CreateOptions:
     def is_bound(self) -> bool:
         """Whether the create is bound to one rehearsal; `*` is any."""
         return self.if_match not in (None, "*")
+
+    def require_unbound(self) -> None:
+        """400 when `if_match` binds what no rehearsal has quoted as a whole: ignoring it would spend what nobody
+        agreed to."""
+        if self.is_bound:
+            raise ApiError(
+                Reason.BAD_REQUEST,
+                "`If-Match` binds the create of one object to its dry-run; a list of objects, or an apply, has none",
+                fix="Create the objects one by one, or create their Function with the ETag of its own dry-run: "
+                "its calls are bound with it.",
+            )
 
 
 class Propagation(Enum):

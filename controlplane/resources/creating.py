@@ -35,9 +35,6 @@ from controlplane.store.writer import Writer
 
 NAME_TRIES_MAX = 8
 """As many as Kubernetes makes for `generateName`."""
-_WANT_STATUSES = frozenset({402, 429})
-"""Statuses of refusals for want of money or of quota. A rehearsal tells them as `blockingReasons`, because the object
-itself is right; not those that a client should simply repeat."""
 IN_PROGRESS_SECONDS = 1
 """When to repeat a request whose first one still runs: the least that Retry-After can say, as most creates take
 milliseconds."""
@@ -82,10 +79,13 @@ class Creator:
 
         async def attempt() -> Answer:
             refusals: list[ApiError] = []
-            quotable = refusals if options.dry_run and self._estimator.has_book else None
-            admitted = await self._admission.create(kind, project, body, caller, quotable=quotable)
+            wanting = refusals if options.dry_run else None
+            quotable = wanting if self._estimator.has_book else None
+            admitted = await self._admission.create(kind, project, body, caller, quotable=quotable, wanting=wanting)
             creation = _creation(kind, project, self._owned(kind, body, admitted, options), caller)
             quote = await self._quote(creation, options)
+            if quote is None and refusals:
+                raise refusals[0]  # There is no estimate that could tell it.
             if options.is_bound and options.if_match != (etag := _etag(creation, quote)):
                 raise ApiError(
                     Reason.PRECONDITION_FAILED,
@@ -133,6 +133,7 @@ class Creator:
             ]
             return await self._write(kind, creations, options, as_list=True)
 
+        options.require_unbound()
         return await self._once(options, attempt)
 
     async def _once(self, options: CreateOptions, attempt: Callable[[], Awaitable[Answer]]) -> Answer:
@@ -232,8 +233,7 @@ class Creator:
         try:
             body: Document = orjson.loads((await self._write(kind, [creation], options, as_list=False)).body)
         except ApiError as error:
-            row = error.reason.row
-            if quote is None or row.retryable or row.http_status not in _WANT_STATUSES:
+            if quote is None or not error.is_want:
                 raise
             body, refusals = creation.document, [*refusals, error]
         if quote is not None:

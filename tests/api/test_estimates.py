@@ -244,6 +244,31 @@ async def test_a_quote_is_honoured_until_the_price_is_another_and_caps_what_was_
         assert created["metadata"]["annotations"] == {QUOTED_RATE: RATE_USD_PER_HOUR}
 
 
+async def test_a_quote_that_would_bind_nothing_is_refused_and_not_ignored(project: ServedApi) -> None:
+    await project.function()
+    etag = (await rehearse(project, "functioncalls")).headers["etag"]
+    item = {"metadata": {"name": "c"}, "spec": CALL}
+    batch = {"apiVersion": "nodus.dev/v1", "kind": "FunctionCallList", "items": [item]}
+    apply = {"apiVersion": "nodus.dev/v1", "kind": "Function", "metadata": {"name": "g"}, "spec": FUNCTION}
+    yaml = {"Content-Type": "application/apply-patch+yaml"}
+
+    async def answers(if_match: str) -> list[httpx.Response]:
+        bound = {"If-Match": if_match}
+        return [
+            await project.client.post(f"{project.path}/functions/f/calls", json=batch, headers=bound),
+            await project.client.post(f"{project.path}/functioncalls", json=batch, headers=bound),
+            await project.client.patch(
+                f"{project.path}/functions/g?fieldManager=me", json=apply, headers={**bound, **yaml}
+            ),
+        ]
+
+    for answer in await answers(etag):
+        assert (answer.status_code, answer.json()["reason"]) == (400, "BadRequest")
+        assert "one by one" in answer.json()["fix"]
+    assert (await project.client.get(f"{project.path}/functions/g")).status_code == 404
+    assert [answer.status_code for answer in await answers("*")] == [201, 200, 201]
+
+
 async def test_nobody_writes_a_quote_and_a_change_of_what_it_is_for_ends_it(project: ServedApi) -> None:
     etag = (await rehearse(project, "functions")).headers["etag"]
     forged = {"metadata": {"name": "f", "annotations": {QUOTED_RATE: "0"}}, "spec": FUNCTION}

@@ -14,6 +14,7 @@ from tests.fixtures.commands import command, run_workers
 from tests.fixtures.eventually import eventually
 from tests.fixtures.http_worker import start_worker
 
+BOOK = Path(__file__).resolve().parents[2] / "deploy" / "pricebooks" / "example.yaml"
 WITHIN_SECONDS = 60
 """For what takes a second; the machine may be loaded."""
 
@@ -79,6 +80,17 @@ async def test_a_process_that_starts_knows_the_switches(served: ServedApi, tmp_p
         assert await reason_of(another, "functions", NEW_FUNCTION) == "AdmissionsPaused"
 
 
+async def test_a_rehearsal_is_refused_where_a_price_book_tells_other_refusals(served: ServedApi) -> None:
+    """A kind without an estimate has nothing that could tell it; and a pause is over before anything is weighed."""
+    app = {"metadata": {"name": "a"}, "spec": {}}
+    await command(served, "switches", "pause", "App")
+    await command(served, "switches", "pause", "Function")
+    settings = served.core.settings.model_copy(update={"pricebook_file": BOOK})
+    async with serve(settings, served.key) as priced:
+        for plural, body in (("apps", app), ("functions", NEW_FUNCTION)):
+            assert await reason_of(priced, plural, body, dryRun="All") == "AdmissionsPaused"
+
+
 async def test_a_rehearsal_is_refused_as_the_create_would_be(served: ServedApi) -> None:
     await command(served, "switches", "pause", "FunctionCall")
     await becomes(served, "functioncalls", NEW_CALL, "AdmissionsPaused")
@@ -102,6 +114,10 @@ async def test_an_organisation_that_owes_creates_no_calls_until_it_is_paid(serve
     answer = await served.client.post(f"{served.path}/functioncalls", json=NEW_CALL)
     assert (answer.status_code, answer.json()["details"]["arrearsUSD"]) == (402, "0.0002")
     assert "credit" in answer.json()["fix"]
+    rehearsed = await served.client.post(f"{served.path}/functioncalls", json=NEW_CALL, params={"dryRun": "All"})
+    assert rehearsed.status_code == 200
+    [blocking] = rehearsed.json()["status"]["estimate"]["blockingReasons"]
+    assert (blocking["code"], blocking["message"]) == ("ArrearsOutstanding", answer.json()["message"])
     assert await reason_of(served, "functions", NEW_FUNCTION) == ""
     await command(served, "ledger", "grant", "0.0002", "--name", "paid")
     await becomes(served, "functioncalls", NEW_CALL, "")
