@@ -73,13 +73,19 @@ class CallTransfer:
 def charges_status(document: Document, past: Sequence[PastDispatch], transfers: Sequence[CallTransfer]) -> Document:
     """The status of a FunctionCallCharges."""
     told = parse_money(document["status"].get("costUSD", "0"))
-    charges = {transfer.dispatch: transfer for transfer in transfers if transfer.kind == TransferKind.CHARGE}
+    is_cut, transfers = len(transfers) > TRANSFERS_MAX, transfers[:TRANSFERS_MAX]
+    charges: dict[int, list[CallTransfer]] = {}
+    for transfer in transfers:
+        if transfer.kind == TransferKind.CHARGE:
+            charges.setdefault(transfer.dispatch or 0, []).append(transfer)
     refunds = [transfer for transfer in transfers if transfer.kind == TransferKind.REFUND]
     dispatches = {dispatch.number: dispatch for dispatch in past}
-    charged = sum(transfer.amount_micro_usd for transfer in charges.values())
-    recomputed = sum(_recomputed(transfer) for transfer in charges.values())
+    charged = sum(_amount(found) for found in charges.values())
+    recomputed = sum(_recomputed(transfer) for found in charges.values() for transfer in found)
     differences = [*_differences(told, charged, charges, dispatches)]
-    numbers = sorted(number for number in charges.keys() | dispatches.keys() if number is not None)
+    if is_cut:
+        differences.append(f"the ledger has more than the {TRANSFERS_MAX} entries that are compared here")
+    numbers = sorted(charges.keys() | dispatches.keys())
     return set_fields(
         {
             "phase": document["status"]["phase"],
@@ -89,10 +95,19 @@ def charges_status(document: Document, past: Sequence[PastDispatch], transfers: 
             "refundedUSD": format_money(sum(refund.amount_micro_usd for refund in refunds)),
             "equal": not differences,
             "differences": differences or None,
-            "charges": [_charge(number, charges.get(number), dispatches.get(number)) for number in numbers],
+            "charges": [
+                _charge(number, transfer, dispatches.get(number))
+                for number in numbers
+                for transfer in charges.get(number, [None])
+            ],
+            "chargesAreCut": is_cut or None,
             "refunds": [_refund(refund) for refund in refunds] or None,
         }
     )
+
+
+def _amount(transfers: Sequence[CallTransfer]) -> int:
+    return sum(transfer.amount_micro_usd for transfer in transfers)
 
 
 def _recomputed(transfer: CallTransfer) -> int:
@@ -102,25 +117,30 @@ def _recomputed(transfer: CallTransfer) -> int:
 def _differences(
     told: int,
     charged: int,
-    charges: Mapping[int | None, CallTransfer],
+    charges: Mapping[int, Sequence[CallTransfer]],
     dispatches: Mapping[int, PastDispatch],
 ) -> Iterator[str]:
     if told != charged:
         yield f"the call tells {format_money(told)} USD and the ledger {format_money(charged)} USD"
-    for number, transfer in charges.items():
-        if _recomputed(transfer) != transfer.amount_micro_usd:
+    for number, found in charges.items():
+        recomputed = sum(_recomputed(transfer) for transfer in found)
+        if recomputed != _amount(found):
             yield (
-                f"dispatch {number} was charged {format_money(transfer.amount_micro_usd)} USD and the rule makes it "
-                f"{format_money(_recomputed(transfer))} USD"
+                f"dispatch {number} was charged {format_money(_amount(found))} USD and the rule makes it "
+                f"{format_money(recomputed)} USD"
             )
+        if len(found) > 1:
+            yield f"dispatch {number} was charged {len(found)} times"
     for number, dispatch in dispatches.items():
-        found = charges.get(number)
-        amount = found.amount_micro_usd if found is not None else 0
+        found = charges.get(number, ())
+        amount = _amount(found)
         if dispatch.charge_micro_usd != amount:
             tells = format_money(dispatch.charge_micro_usd)
             yield f"dispatch {number} tells {tells} USD and the ledger {format_money(amount)} USD"
-        if found is not None and found.period_start != dispatch.started_at:
+        if any(transfer.period_start != dispatch.started_at for transfer in found):
             yield f"dispatch {number} began at another time than it is charged from"
+        if any(transfer.period_end is not None and transfer.period_end > dispatch.ended_at for transfer in found):
+            yield f"dispatch {number} ended before what it is charged until"
 
 
 def _charge(number: int, transfer: CallTransfer | None, dispatch: PastDispatch | None) -> Document:
@@ -131,6 +151,8 @@ def _charge(number: int, transfer: CallTransfer | None, dispatch: PastDispatch |
             {
                 "dispatch": number,
                 "attempt": attempt,
+                "startedAt": format_time_micro(dispatch.started_at),
+                "endedAt": format_time_micro(dispatch.ended_at),
                 "amountUSD": format_money(0),
                 "reason": _FREE.get(dispatch.cause, "its price is nothing"),
             }

@@ -136,7 +136,7 @@ class CallInspector:
         async with self._database.snapshot() as connection:
             document, _ = await _call(connection, key)
             past = await self._past(connection, document)
-            records = await connection.fetch(TRANSFERS, document["metadata"]["uid"], TRANSFERS_MAX)
+            records = await connection.fetch(TRANSFERS, document["metadata"]["uid"], TRANSFERS_MAX + 1)
         transfers = [CallTransfer(**dict(record)) for record in records]
         return view("FunctionCallCharges", document, charges_status(document, past, transfers))
 

@@ -180,7 +180,8 @@ def _charged(tx: Tx, row: CallRow, outcome: Outcome, rules: CallRules) -> CallRo
         basis = Basis(
             dispatch=row.dispatches,
             period_start=row.started_at,
-            period_end=_within_time(row, outcome.ran_until, rules),
+            # A node may tell its end by a clock that is ahead: nobody pays for what has not been yet.
+            period_end=_within_time(row, min(outcome.ran_until, tx.now), rules),
             rate_micro_usd_per_hour=row.rate_micro_usd_per_hour,
             shares=row.concurrency or 1,
             pricebook=row.pricebook,

@@ -28,6 +28,8 @@ class CallCharge(ApiModel):
     amount_usd: Money = Field(description="What was charged.")
     recomputed_usd: Money | None = Field(default=None, description="What the rule makes of the fields above.")
     transaction: str | None = Field(default=None, description="The entry of the ledger; unset when it was free.")
+    started_at: str | None = Field(default=None, description="When it began; told of what was not charged.")
+    ended_at: str | None = Field(default=None, description="When it ended, likewise.")
     reason: str | None = Field(default=None, description="Why nothing was charged.")
 
 
@@ -52,6 +54,7 @@ class FunctionCallChargesStatus(ApiModel):
     equal: bool = Field(description="Whether the three amounts are the same, in total and for every dispatch.")
     differences: list[str] | None = Field(default=None, description="What is not the same.")
     charges: list[CallCharge] = Field(description="By dispatch, oldest first.")
+    charges_are_cut: bool | None = Field(default=None, description="Whether the ledger has more than are told.")
     refunds: list[CallRefund] | None = Field(default=None, description="Oldest first.")
 
 

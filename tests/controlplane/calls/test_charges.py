@@ -83,9 +83,23 @@ async def test_a_dispatch_that_was_not_charged_says_why(calls: Calls, inspecting
     await worker.claim(take=0, running=[])
     told = await inspecting.charges(name)
     assert told["equal"] is True
-    assert [(each["amountUSD"], each["reason"]) for each in told["charges"]] == [
-        ("0.00", "the worker never received it")
-    ]
+    [free] = told["charges"]
+    assert (free["amountUSD"], free["reason"]) == ("0.00", "the worker never received it")
+    assert free["startedAt"] == free["endedAt"] == "2026-11-29T12:00:00.000000Z"
+
+
+async def test_a_ledger_longer_than_is_told_is_not_said_to_agree(
+    calls: Calls, inspecting: Inspecting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.calls.charges.TRANSFERS_MAX", 1)
+    monkeypatch.setattr("controlplane.calls.inspection.TRANSFERS_MAX", 1)
+    [name] = await calls.create()
+    await run(calls, name, 4, succeeded)
+    assert "chargesAreCut" not in await inspecting.charges(name)
+    uid = (await calls.get("FunctionCall", name))["metadata"]["uid"]
+    await calls.writer.write(RefundCharge(f"charge/{uid}/1", "sorry", 4, "the node was slow"))
+    told = await inspecting.charges(name)
+    assert (told["chargesAreCut"], told["equal"], len(told["charges"])) == (True, False, 1)
 
 
 async def change_cost(calls: Calls, uid: str) -> None:
@@ -104,6 +118,12 @@ async def change_start(calls: Calls, uid: str) -> None:
     )
 
 
+async def change_end(calls: Calls, uid: str) -> None:
+    await calls.database.execute(
+        "UPDATE call_dispatches SET ended_at = ended_at - interval '1 second' WHERE call_uid = $1", uid
+    )
+
+
 async def change_basis(calls: Calls, uid: str) -> None:
     await calls.database.execute(
         "SET session_replication_role = replica; UPDATE ledger_transfers SET rate_micro_usd_per_hour = 1 "
@@ -117,6 +137,7 @@ async def change_basis(calls: Calls, uid: str) -> None:
         (change_cost, "the call tells 1.00 USD and the ledger 0.00004 USD"),
         (change_dispatch, "dispatch 1 tells 0.000007 USD and the ledger 0.00004 USD"),
         (change_start, "dispatch 1 began at another time than it is charged from"),
+        (change_end, "dispatch 1 ended before what it is charged until"),
         (change_basis, "dispatch 1 was charged 0.00004 USD and the rule makes it 0.000001 USD"),
     ],
 )
