@@ -232,6 +232,7 @@ class ForgetFunction:
         tx.execute("DELETE FROM call_sessions WHERE function_uid = $1", (self._function_uid,))
         tx.execute("DELETE FROM function_load WHERE function_uid = $1", (self._function_uid,))
         tx.execute("DELETE FROM function_segments WHERE function_uid = $1", (self._function_uid,))
+        tx.execute("DELETE FROM spending_limits WHERE id = $1", (self._function_uid,))
 
 
 def _running(tx: Tx, uid: str, attempt: AttemptRow) -> CallRow | None:

@@ -281,7 +281,7 @@ async def test_a_ready_worker_without_a_claim_for_a_lease_is_found(calls: Calls)
 
 
 async def test_deleting_a_function_fails_its_open_calls_in_bounded_steps(calls: Calls) -> None:
-    function = await calls.function()
+    function = await calls.function(maxCostUSD="5.00")
     queued = await calls.create(*["s"] * 5)
     worker = await calls.worker()
     await worker.take()
@@ -294,8 +294,11 @@ async def test_deleting_a_function_fails_its_open_calls_in_bounded_steps(calls: 
         assert (status["phase"], status["reason"]) == ("Failed", "FunctionDeleted")
     assert sorted([(await calls.status(name))["costUSD"] for name in queued]) == ["0.00"] * 4 + ["0.00002"]
     assert await worker.claim(take=1) == ([], [queued[0]])
+    limits = "SELECT count(*) FROM spending_limits WHERE id = $1"
+    assert await calls.database.fetchval(limits, uid) == 1
     await calls.writer.write(ForgetFunction(uid))
     assert await calls.queries.loads([uid]) == {}
+    assert await calls.database.fetchval(limits, uid) == 0
 
 
 async def test_the_bill_of_a_function_is_the_sum_of_its_calls(calls: Calls) -> None:
