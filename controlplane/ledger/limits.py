@@ -24,6 +24,10 @@ from controlplane.store.contract import Document, Key
 ALWAYS = datetime(1970, 1, 1, tzinfo=UTC)
 """From when a Function's cap counts: everything it ever cost."""
 
+_GOES_ON = (
+    "what waits for it goes on by itself. Or give the call a shorter `spec.timeout`, which lowers what it may cost."
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
@@ -128,7 +132,7 @@ def budget_limit(key: Key, document: Document) -> Limit:
         told=f"budget/{key.name}",
         limit_micro_usd=parse_money(spec["limitUSD"]),
         blocks=spec.get("action", BLOCK) == BLOCK,
-        fix=f'Raise `spec.limitUSD` of the Budget "{key.name}"; what waits for it goes on by itself.',
+        fix=f'Raise `spec.limitUSD` of the Budget "{key.name}"; {_GOES_ON}',
         project=value_at(spec, "scope.project"),
         terms=selector_terms(spec),
         opened_at=parse_time(metadata["creationTimestamp"]),
@@ -144,7 +148,7 @@ def cap_limit(key: Key, function: Document) -> Limit:
         told=f"function/{key.name}",
         limit_micro_usd=parse_money(function["spec"]["maxCostUSD"]),
         blocks=True,
-        fix=f'Raise `spec.maxCostUSD` of the Function "{key.name}"; what waits for it goes on by itself.',
+        fix=f'Raise `spec.maxCostUSD` of the Function "{key.name}"; {_GOES_ON}',
         function_uid=function["metadata"]["uid"],
     )
 

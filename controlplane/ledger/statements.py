@@ -1,8 +1,10 @@
 """What an organisation has and how it came to it: its BillingAccount and its Transactions, made of the ledger.
 
 Nothing is stored for them. A Transaction is a transfer that moved money; the balance after it is worked out backwards
-from what the account holds now, so a page costs what it shows and no more. The name of a Transaction is made of the
-place of its transfer in the ledger, which never changes. `api/billing.py` serves both; `usage.py` tells what for.
+from what the account holds now, so a page reads what the organisation moved from its oldest Transaction to where the
+page before it ended: what it shows, unless it is asked for some only, which may lie far apart. The name of a
+Transaction is made of the place of its transfer in the ledger, which never changes. `api/billing.py` serves both;
+`usage.py` tells what for.
 """
 
 from __future__ import annotations

@@ -219,6 +219,7 @@ async def test_a_create_is_refused_once_nothing_can_be_left_for_it(calls: Calls)
     assert error.reason is Reason.BUDGET_EXCEEDED
     assert error.details == {"budget": "b", "neededUSD": "0.0008", "remainingUSD": "0.00079"}
     assert "spec.limitUSD" in error.fix
+    assert "shorter `spec.timeout`" in error.fix
     await budget(calls, MOST + MICRO_USD_A_SECOND)
     await create(calls, 1)
 
