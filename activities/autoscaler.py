@@ -3,8 +3,8 @@
 It is woken by every change of a Function, a call or a worker, looks at the Functions concerned in a few queries, asks
 the pure rule (`controlplane/capacity/pool.py`) and carries the plan out: rows first, workflows second. A look that
 finds nothing to do makes the next one of that Function wait a little, so a burst of calls costs a few looks a second.
-Every few seconds all Functions with workers or calls are looked at, so a lost wake-up costs latency only. Workers that
-are to go are in `activities/departures.py`, Functions that are to go in `activities/farewell.py`.
+Every few seconds all Functions with workers or calls, or `minWorkers`, are looked at, so a lost wake-up costs latency
+only. Workers that are to go are in `activities/departures.py`, Functions that are to go in `activities/farewell.py`.
 """
 
 from __future__ import annotations
@@ -165,8 +165,9 @@ class Autoscaler:
             at = asyncio.get_running_loop().time()
             busy = {load.function_uid for load in await self._calls.busy_loads()}
             for uid, key in known.items():
-                document = self._cache.get(key) or {}
-                if uid in with_workers or uid in busy or uid not in self._memory or _is_leaving(document):
+                document = self._cache.get(key)
+                is_wanting = document is not None and (_is_leaving(document) or _is_never_without(document))
+                if uid in with_workers or uid in busy or uid not in self._memory or is_wanting:
                     self._mark(key, at)
             self._memory = {uid: memory for uid, memory in self._memory.items() if uid in known}
             self._crowded.intersection_update(known.values())
@@ -372,3 +373,8 @@ class Autoscaler:
 
 def _is_leaving(function: Mapping[str, Document]) -> bool:
     return "deletionTimestamp" in function.get("metadata", {})
+
+
+def _is_never_without(function: Document) -> bool:
+    """Whether it wants workers without any call. Nothing changes when an operator lets its organisation go on."""
+    return bool(function["spec"]["scaling"]["minWorkers"])
