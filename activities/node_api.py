@@ -111,9 +111,14 @@ class NodeApi:
             sidecars=tuple(_sidecar(sidecar) for sidecar in told.get("sidecars") or ()),
         )
 
-    async def report_phase(self, attempt_uid: str, epoch: int, phase: str, guarantees: Mapping[str, Any]) -> None:
-        """Tell how far the worker is and how it is isolated. Raises like `lease`."""
-        told = {"epoch": epoch, "phase": phase, "guarantees": guarantees}
+    async def report_phase(
+        self, attempt_uid: str, epoch: int, phase: str, guarantees: Mapping[str, Any], *, warm_reuse: bool | None
+    ) -> None:
+        """Tell how far the worker is, how it is isolated and, once that is known, whether it had been started ahead.
+        Raises like `lease`."""
+        told: dict[str, Any] = {"epoch": epoch, "phase": phase, "guarantees": guarantees}
+        if warm_reuse is not None:
+            told["warmReuse"] = warm_reuse
         await self._post(f"/node/v1/attempts/{attempt_uid}/phase", told)
 
     async def store_log(self, attempt_uid: str, chunk: Chunk) -> None:

@@ -229,7 +229,14 @@ class RunWorkerActivities:
     async def _report_phase(self, running: _Running, phase: Phase) -> None:
         given = running.given
         try:
-            await self._api.report_phase(given.attempt_uid, given.epoch, phase.value, running.guarantees)
+            await self._api.report_phase(
+                given.attempt_uid,
+                given.epoch,
+                phase.value,
+                running.guarantees,
+                # Before that it may be either yet.
+                warm_reuse=running.supervisor.warm_reuse if running.supervisor and phase is Phase.READY else None,
+            )
         except (ApiUnavailableError, ApiRefusedError) as error:
             log.info("a phase was not told", attempt=given.attempt_uid, phase=phase.value, problem=str(error))
 

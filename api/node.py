@@ -47,6 +47,7 @@ class PhaseReport(ApiModel):
     epoch: Annotated[int, Field(ge=0)]
     phase: Literal["Preparing", "Starting", "Ready", "Draining"]
     guarantees: AttemptGuarantees | None = None
+    warm_reuse: bool | None = None
 
 
 class LogChunkBody(ApiModel):
@@ -128,7 +129,9 @@ class NodeRoutes:
         require_node(principal(request))
         report = await read_typed(request, PhaseReport, _BODY_BYTES_MAX)
         guarantees = report.guarantees.to_wire() if report.guarantees is not None else None
-        await self._leases.report_phase(request.path_params["uid"], report.epoch, report.phase, guarantees)
+        await self._leases.report_phase(
+            request.path_params["uid"], report.epoch, report.phase, guarantees, warm_reuse=report.warm_reuse
+        )
         return Response(status_code=204)
 
 

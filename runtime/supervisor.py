@@ -97,6 +97,7 @@ class WorkerSupervisor:
         self._image_missing: str | None = None
         self._sidecar_ended: str | None = None
         self._busy = False
+        self.warm_reuse = False
 
     async def run(self, directory: Path) -> WorkerReport:
         """Run the worker until nothing of it is left; `directory` is a private folder, the caller's to delete."""
@@ -321,7 +322,7 @@ class WorkerSupervisor:
                 return False
             raise
         stack.callback(worker.close)
-        self._process, self._group = worker.process, worker.cell.group
+        self._process, self._group, self.warm_reuse = worker.process, worker.cell.group, True
         return True
 
     async def _listen(self, cell: Cell, logs: LogCollector, stack: contextlib.AsyncExitStack) -> None:

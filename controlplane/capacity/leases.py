@@ -14,7 +14,7 @@ import asyncpg
 
 from controlplane import failpoints
 from controlplane.capacity.revision import pool_revision
-from controlplane.clock import Clock, format_time
+from controlplane.clock import Clock, format_time, parse_time
 from controlplane.errors import ApiError, Reason, not_found
 from controlplane.identity.tokens import TokenHasher, mint_attempt_token
 from controlplane.images.use import CATALOG, use_of
@@ -28,6 +28,10 @@ from controlplane.store.writer import Writer
 
 _ATTEMPT = """
 SELECT uid, org, project, function, function_uid, epoch, pool, concurrency, finished_at FROM attempts WHERE uid = $1
+"""
+_BEFORE = """
+SELECT b.uid FROM attempts a JOIN attempts b ON b.function_uid = a.function_uid AND b.slot = a.slot
+WHERE a.uid = $1 AND b.epoch < a.epoch ORDER BY b.epoch DESC LIMIT 1
 """
 _NOTE_REVISION = "UPDATE attempts SET pool = $2 WHERE uid = $1"
 _MESSAGES = {
@@ -151,13 +155,25 @@ class AttemptLeases:
             raise ApiError(Reason.UNAVAILABLE, f'images.nodus.dev "{name}" is being built', retry_after_seconds=1)
         return image
 
-    async def report_phase(self, attempt: str, epoch: int, phase: str, guarantees: Document | None) -> None:
-        """Note in the Attempt object how far its worker is and how it is isolated; NotFound and Conflict as `lease`
-        raises them."""
+    async def report_phase(
+        self, attempt: str, epoch: int, phase: str, guarantees: Document | None, *, warm_reuse: bool | None = None
+    ) -> None:
+        """Note in the Attempt object how far its worker is, how it is isolated and whether it had been started ahead,
+        and in the one before it in its slot that this one took its place; NotFound and Conflict as `lease` raises
+        them."""
         row = await self._live(attempt, epoch)
-        if phase in _MESSAGES:
-            key = Key("Attempt", row["org"], row["project"], attempt)
-            await self._writer.write(_NotePhase(key, epoch, phase, guarantees))
+        key = Key("Attempt", row["org"], row["project"], attempt)
+        before = await self._database.fetchval(_BEFORE, attempt) if epoch > 1 else None
+        await self._writer.write(
+            _NotePhase(
+                key,
+                epoch,
+                phase,
+                guarantees,
+                warm_reuse=warm_reuse,
+                before=None if before is None else Key("Attempt", row["org"], row["project"], before),
+            )
+        )
 
     async def _live(self, attempt: str, epoch: int) -> asyncpg.Record:
         rows = await self._database.fetch(_ATTEMPT, attempt)
@@ -185,27 +201,55 @@ class _NoteRevision:
 class _NotePhase:
     """Writes what a phase says into the Attempt's status, unless the attempt has gone on to its end meanwhile."""
 
-    def __init__(self, key: Key, epoch: int, phase: str, guarantees: Document | None) -> None:
+    def __init__(
+        self,
+        key: Key,
+        epoch: int,
+        phase: str,
+        guarantees: Document | None,
+        *,
+        warm_reuse: bool | None,
+        before: Key | None,
+    ) -> None:
         self._key = key
         self._epoch = epoch
         self._phase = phase
         self._guarantees = guarantees
+        self._warm_reuse = warm_reuse
+        self._before = before
 
     def reads(self) -> Reads:
-        return Reads(keys=(self._key,))
+        return Reads(keys=(self._key,) if self._before is None else (self._key, self._before))
 
     def apply(self, tx: Tx) -> None:
         document = tx.get(self._key)
         if document is None or document["spec"]["epoch"] != self._epoch or "finishedTime" in _timings(document):
             return
-        status = {**document["status"], "message": _MESSAGES[self._phase]}
+        status = {**document["status"]}
+        if self._phase in _MESSAGES:
+            status["message"] = _MESSAGES[self._phase]
         if self._guarantees is not None:
             status["guarantees"] = self._guarantees
+        if self._warm_reuse is not None:
+            status["placement"] = {**status.get("placement", {}), "warmReuse": self._warm_reuse}
         if self._phase == "Starting":
             started = format_time(tx.now)
             status["timings"] = {**_timings(document), "commandStartedTime": started, "billingStartTime": started}
             tx.execute(STARTED, (self._key.name, tx.now))
         tx.put(self._key, {**document, "status": status})
+        self._supersede(tx)
+
+    def _supersede(self, tx: Tx) -> None:
+        """Name this worker in the one whose place it took, and say how long an interrupted one was missed."""
+        document = None if self._before is None else tx.get(self._before)
+        if self._before is None or document is None:
+            return
+        status = {**document["status"], "supersededBy": self._key.name}
+        interruption = status.get("interruption")
+        if self._phase == "Ready" and interruption is not None and "recoverySeconds" not in interruption:
+            missed = tx.now - parse_time(interruption["time"])
+            status["interruption"] = {**interruption, "recoverySeconds": max(0, round(missed.total_seconds()))}
+        tx.put(self._before, {**document, "status": status})
 
 
 def _timings(document: Document) -> dict[str, Any]:

@@ -159,6 +159,8 @@ async def test_a_worker_runs_with_what_the_lease_says_and_drains_when_the_activi
     assert (result.outcome, result.exit_code) == (DRAINED, 0)
     assert result.ran_seconds > 0
     assert api.phases == ["Preparing", "Starting", "Ready", "Draining"]
+    # Whether it had been started ahead is known when it is ready, and not before.
+    assert [isinstance(told, bool) for told in api.warm_reuse[:3]] == [False, False, True]
 
 
 @pytest.fixture

@@ -9,7 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from controlplane.capacity.attempts import StartOrder, StartWorkers
+from activities.run_worker_contract import NODE_LOST
+from controlplane.capacity.attempts import CloseAttempt, StartOrder, StartWorkers
+from controlplane.capacity.endings import WorkerEnd
 from controlplane.capacity.revision import pool_revision
 from controlplane.images.use import CATALOG
 from controlplane.ledger.worker_accounts import FundingRules
@@ -177,6 +179,7 @@ async def test_phases_show_in_the_attempt(project: ServedApi, node: httpx.AsyncC
     assert attempt["status"]["guarantees"] == GUARANTEES
     assert attempt["status"]["timings"]["commandStartedTime"].endswith("Z")
     assert attempt["status"]["message"] == "the worker finishes its calls and leaves"
+    assert "warmReuse" not in attempt["status"].get("placement", {})
     refused = await node.post(f"/node/v1/attempts/{uid}/phase", json={"epoch": 2, "phase": "Starting"})
     assert refused.status_code == 409
 
@@ -188,6 +191,7 @@ async def test_phases_show_in_the_attempt(project: ServedApi, node: httpx.AsyncC
         ("lease", {"epoch": "1"}),
         ("lease", {"epoch": 1, "more": 1}),
         ("phase", {"epoch": 1, "phase": "Dancing"}),
+        ("phase", {"epoch": 1, "phase": "Ready", "warmReuse": "yes"}),
         ("phase", {"epoch": 1, "phase": "Starting", "guarantees": {"level": "perfect"}}),
         ("logs", {"chunks": [{"seq": -1, "lines": []}]}),
         ("logs", {"chunks": [{"seq": 1, "lines": [[1, "stdout"]]}]}),
@@ -227,6 +231,34 @@ async def test_repeated_leases_at_once_leave_one_that_works(project: ServedApi, 
     assert await project.core.database.fetchval("SELECT count(*) FROM tokens WHERE attempt = $1", uid) == 1
     headers = {"Authorization": f"Bearer {last.json()['token']}"}
     assert (await project.client.get("/self", headers=headers)).status_code == 200
+
+
+async def test_a_replacement_is_named_by_the_worker_before_it_and_tells_how_long_that_was_missed(
+    project: ServedApi, node: httpx.AsyncClient
+) -> None:
+    function = await project.function()
+    lost = await attempt_of(project, function, epoch=1)
+    key = project.object_key("Attempt", lost)
+    end = WorkerEnd(outcome=NODE_LOST)
+    await project.core.writer.write(CloseAttempt(key, end))
+    await project.core.database.execute("UPDATE attempts SET state = 'finished' WHERE uid = $1", lost)
+    uid = await attempt_of(project, function, epoch=2)
+
+    async def told(phase: str) -> dict[str, Any]:
+        body = {"epoch": 2, "phase": phase, "warmReuse": True if phase == "Ready" else None}
+        assert (await node.post(f"/node/v1/attempts/{uid}/phase", json=body)).status_code == 204
+        status: dict[str, Any] = (await project.client.get(f"{project.path}/attempts/{lost}")).json()["status"]
+        return status
+
+    assert (await told("Preparing"))["supersededBy"] == uid
+    assert "recoverySeconds" not in (await told("Starting"))["interruption"]
+    recovered = (await told("Ready"))["interruption"]
+    assert recovered["trigger"] == "HeartbeatLoss"
+    assert recovered["recoverySeconds"] >= 0
+    assert (await told("Ready"))["interruption"] == recovered
+    attempt = (await project.client.get(f"{project.path}/attempts/{uid}")).json()
+    assert attempt["status"]["placement"]["warmReuse"] is True
+    assert "supersededBy" not in attempt["status"]
 
 
 async def test_a_worker_costs_something_from_the_start_of_its_process(

@@ -54,6 +54,7 @@ class ScriptedApi:
     leased: dict[str, Any] = field(default_factory=dict)
     lease_refusal: int = 0
     phases: list[str] = field(default_factory=list)
+    warm_reuse: list[bool | None] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -139,7 +140,9 @@ class ScriptedApi:
         return JSONResponse({"token": self.token, "project": "default", "function": "fn", **leased})
 
     async def phase(self, request: Request) -> Response:
-        self.phases.append((await request.json())["phase"])
+        told = await request.json()
+        self.phases.append(told["phase"])
+        self.warm_reuse.append(told.get("warmReuse"))
         return Response(status_code=204)
 
     async def logs(self, request: Request) -> Response:

@@ -171,6 +171,7 @@ async def test_its_limits_are_those_of_the_attempt(filled: Host, api: ScriptedAp
     async with asyncio.timeout(60):
         report = await supervisor.run(filled.attempt_directory("att_test"))
     assert report.out_of_memory is True
+    assert supervisor.warm_reuse is True
 
 
 async def test_a_pool_that_ends_leaves_nothing(host: Host, environment: Environment, tmp_path: Path) -> None:
