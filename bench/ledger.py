@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from bench.bounds import Bound
 from controlplane.ledger.invariants import verify
 from controlplane.ledger.transfers import Basis, Subject, charge, record
 from controlplane.settings import Settings
@@ -32,7 +33,7 @@ from workers.engines.postgres import EmbeddedPostgres
 
 SECONDS = 5.0
 IN_FLIGHT = 128
-WANTED_PER_SECOND = 1_000
+BOUNDS = {"charges_per_second": Bound(least=1_000)}
 FLOOR_TABLE = "CREATE TABLE bench_floor (id text PRIMARY KEY, amount bigint NOT NULL)"
 FLOOR_PART = "INSERT INTO bench_floor SELECT * FROM json_populate_recordset(NULL::bench_floor, $rows)"
 
@@ -120,5 +121,5 @@ async def _measure(url: str, rounds: int) -> dict[str, Any]:
         raise AssertionError(f"the ledger does not balance: {breaches}")
     ours, floor = median(charges), median(floors)
     print(f"{'posted charges':<34} {ours:>9.0f} /s  floor {floor:>8.0f} /s  ratio {ours / floor:>6.2f}  "
-          f"(must be >= {WANTED_PER_SECOND} /s; {posted} in all)")  # fmt: skip
+          f"({BOUNDS['charges_per_second']} /s; {posted} in all)")  # fmt: skip
     return {"charges_per_second": ours, "floor_per_second": floor, "posted": posted}
