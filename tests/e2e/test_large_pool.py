@@ -64,6 +64,7 @@ async def test_fifty_workers_start_serve_and_leave_nothing(roomy: System, tmp_pa
     await deploy(roomy, app, 1)
     await stop(roomy)
     before = await settled(roomy, None, WAITING)
+    assert before["mounts"] != "[]", "the workers that wait have sandboxes"
 
     roomy.nodus("start", "function/crowd-serve")
     await deploy(roomy, app, workers)
