@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from decimal import Decimal
 
 import httpx
@@ -11,15 +12,25 @@ import pytest
 from tests.fixtures.eventually import eventually
 from tests.fixtures.system import OBJECTS, ROOT, System
 
-OF_A_RUN = re.compile(r"hello-[0-9a-f]{6}(-|$)")
-"""Names of the ephemeral App and its members; other tests deploy the same file as `hello`."""
-
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
-def told(shared_system: System) -> str:
-    return shared_system.nodus("run", str(ROOT / "examples" / "hello.py"), cwd=ROOT, timeout=240)
+def tour(shared_system: System) -> subprocess.CompletedProcess[str]:
+    return shared_system.run("nodus", "run", str(ROOT / "examples" / "hello.py"), cwd=ROOT, timeout=240)
+
+
+@pytest.fixture(scope="module")
+def told(tour: subprocess.CompletedProcess[str]) -> str:
+    return tour.stdout
+
+
+@pytest.fixture(scope="module")
+def app(tour: subprocess.CompletedProcess[str]) -> str:
+    """The ephemeral App of this run; other tests run and deploy the same file."""
+    names = set(re.findall(r"nodus: (hello-[0-9a-f]{6})-\w+ has no warm worker", tour.stderr))
+    assert len(names) == 1, tour.stderr
+    return str(names.pop())
 
 
 def test_a_call_its_result_and_its_log_line_reach_the_caller(told: str) -> None:
@@ -40,7 +51,7 @@ def test_an_exception_arrives_as_its_own_type_with_the_remote_traceback(told: st
     assert re.search(r'File ".*hello\.py", line \d+, in parse', told)
 
 
-def test_a_class_is_entered_keeps_its_state_and_is_left(told: str) -> None:
+def test_a_class_is_entered_and_keeps_its_state(told: str) -> None:
     assert "counter opened, in the worker" in told
     assert "105 112" in told
 
@@ -49,13 +60,12 @@ def test_a_result_of_one_megabyte_arrives(told: str) -> None:
     assert "1,000,000 bytes" in told
 
 
-async def test_the_app_and_all_it_owns_are_gone_but_its_calls_tell_what_they_cost(told: str, system: System) -> None:
-    assert told
-    await eventually(lambda: not [app for app in system.objects("apps") if OF_A_RUN.match(app["metadata"]["name"])])
+async def test_the_app_and_all_it_owns_are_gone_but_its_calls_tell_what_they_cost(app: str, system: System) -> None:
+    await eventually(lambda: app not in [one["metadata"]["name"] for one in system.objects("apps")], within=60)
     await eventually(
-        lambda: not [f for f in system.objects("functions") if OF_A_RUN.match(f["metadata"]["name"])], within=30
+        lambda: not [f for f in system.objects("functions") if f["metadata"]["name"].startswith(f"{app}-")], within=60
     )
-    calls = [call for call in system.objects("functioncalls") if OF_A_RUN.match(call["spec"]["function"])]
+    calls = [call for call in system.objects("functioncalls") if call["spec"]["function"].startswith(f"{app}-")]
     assert len(calls) == 1 + 2 + 100 + 1 + 2 + 1
     assert {call["status"]["phase"] for call in calls} == {"Succeeded", "Failed"}
     assert all(Decimal(call["status"]["costUSD"]) > 0 for call in calls)
