@@ -53,11 +53,14 @@ class EdgeSettings(BaseSettings):
     http_head_seconds_max: float = Field(
         default=20.0,
         gt=0,
-        description="A head must have come by then, and the rest of a body that was refused; slow-loris attacks take "
-        "longer.",
+        description="A TLS handshake must have come by then, then a head, and the rest of a body that was refused; "
+        "slow-loris attacks take longer.",
     )
     http_connections_max: int = Field(
-        default=8_192, ge=1, description="Connections of a process at once; each holds a descriptor. More get 503."
+        default=8_192,
+        ge=1,
+        description="Connections of a process at once, by http and https together; each holds a descriptor. More get "
+        "503.",
     )
     claim_body_bytes_max: int = Field(
         default=96 << 20, description="Claims carry up to 1,000 results of 64 KiB in base64; one worker's worst case."

@@ -13,16 +13,18 @@ import contextlib
 import resource
 import signal
 import socket
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import cast
 
 import structlog
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.config import STARTUP_FAILURE
 
 from controlplane.settings import Settings
-from workers.connections import BoundedProtocol
+from workers.connections import BoundedProtocol, ConnectionCount
 from workers.edge import open_api
 from workers.heap import keep
 from workers.tls import TlsFiles, served_tls
@@ -40,20 +42,36 @@ DESCRIPTORS_BESIDE = 512
 class Listener(uvicorn.Server):
     """A uvicorn server whose process handles the signals, since two of them share it; patient for so long."""
 
-    def __init__(self, config: uvicorn.Config, write_stall_seconds_max: int) -> None:
+    def __init__(self, config: uvicorn.Config, settings: Settings) -> None:
         super().__init__(config)
-        self._write_stall_milliseconds_max = 1_000 * write_stall_seconds_max
+        self._write_stall_milliseconds_max = 1_000 * settings.write_stall_seconds_max
+        self._handshake_seconds_max = settings.http_head_seconds_max
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen; every connection inherits how long it may stall.
 
-        The kernel is the one who knows whether a client takes anything. A timer of ours would not see what it has
-        buffered, nor what is left of a connection that was closed before its client had read everything.
+        uvicorn would give a TLS handshake, which is no connection yet that `BoundedProtocol` could end, a minute. The
+        kernel is the one who knows whether a client takes anything. A timer of ours would not see what it has buffered,
+        nor what is left of a connection that was closed before its client had read everything.
         """
-        await super().startup(sockets)
-        for server in self.servers:
-            for listening in server.sockets:
-                listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self._write_stall_milliseconds_max)
+        config = self.config
+        protocol = cast(Callable[..., asyncio.Protocol], config.http_protocol_class)
+        try:
+            server = await asyncio.get_running_loop().create_server(
+                partial(protocol, config=config, server_state=self.server_state, app_state=self.lifespan.state),
+                host=config.host,
+                port=config.port,
+                ssl=config.ssl,
+                ssl_handshake_timeout=self._handshake_seconds_max if config.ssl else None,
+                backlog=config.backlog,
+            )
+        except OSError as error:
+            log.critical("the port cannot be served", port=config.port, error=str(error))
+            sys.exit(STARTUP_FAILURE)
+        for listening in server.sockets:
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self._write_stall_milliseconds_max)
+        self.servers = [server]
+        self.started = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -75,7 +93,7 @@ async def serve_api(settings: Settings) -> None:
     async with open_api(settings) as (app, feed, prepare_to_stop):
         # The routes, the kinds and their documents are as permanent as the code.
         keep()
-        listeners = [Listener(config, settings.write_stall_seconds_max) for config in _configs(app, settings, tls)]
+        listeners = [Listener(config, settings) for config in _configs(app, settings, tls)]
         serving = [asyncio.create_task(listener.serve(), name="listener") for listener in listeners]
         stopped = asyncio.create_task(stop.wait())
         feed_ended = asyncio.create_task(feed.ended())
@@ -105,20 +123,21 @@ def _allow_descriptors(wanted: int) -> None:
 
 
 def _configs(app: ASGIApp, settings: Settings, tls: TlsFiles | None) -> Iterator[uvicorn.Config]:
-    yield _config(app, settings, settings.http_port)
+    count = ConnectionCount()
+    yield _config(app, settings, settings.http_port, count)
     if tls is not None:
-        config = _config(app, settings, settings.https_port)
+        config = _config(app, settings, settings.https_port, count)
         config.ssl_certfile = tls.certificate
         config.ssl_keyfile = tls.key
         yield config
 
 
-def _config(app: ASGIApp, settings: Settings, port: int) -> uvicorn.Config:
+def _config(app: ASGIApp, settings: Settings, port: int, count: ConnectionCount) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         host=settings.http_host,
         port=port,
-        http=cast(type[asyncio.Protocol], partial(BoundedProtocol, settings)),
+        http=cast(type[asyncio.Protocol], partial(BoundedProtocol, settings, count)),
         ws="none",
         lifespan="off",
         log_config=None,

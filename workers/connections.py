@@ -9,6 +9,7 @@ route reads have their own limits (`api/bodies.py`), and what clients do not tak
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -22,12 +23,26 @@ from controlplane.settings import Settings
 _STATUS_LINES = {400: b"HTTP/1.1 400 Bad Request\r\n", 503: b"HTTP/1.1 503 Service Unavailable\r\n"}
 
 
+@dataclass
+class ConnectionCount:
+    """The connections of a process, whichever of its ports they came to."""
+
+    number: int = 0
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """The server's end of a connection."""
 
-    def __init__(self, settings: Settings, server_state: ServerState, **of_uvicorn: Any) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        settings: Settings,
+        count: ConnectionCount,
+        server_state: ServerState,
+        **of_uvicorn: Any,  # noqa: ANN401
+    ) -> None:
         super().__init__(server_state=server_state, **of_uvicorn)
         self._settings = settings
+        self._count = count
         self._refusal: ApiError | None = None
         self._in_head = True
         """Whether the next bytes belong to a head, not to a body."""
@@ -41,7 +56,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take the connection, unless there are too many; its first head must come in time."""
         super().connection_made(transport)
-        if len(self.connections) > self._settings.http_connections_max:
+        self._count.number += 1
+        if self._count.number > self._settings.http_connections_max:
             told = f"this server has {self._settings.http_connections_max} connections, and takes no more"
             self._refuse(ApiError(Reason.UNAVAILABLE, told))
             return
@@ -50,6 +66,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it."""
         self._keep()
+        self._count.number -= 1
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 
 import httpx
 import orjson
 import pytest
 
+from controlplane.clock import SystemClock
 from tests.fixtures.app import PROJECT, ROOT, Document, api_settings
 from tests.fixtures.eventually import eventually
 from tests.fixtures.postgres import fresh_database
 from tests.fixtures.replicas import Replica, replicas
+from workers.engines.child import free_port
 from workers.engines.postgres import EmbeddedPostgres
+from workers.tls import ensure_tls
 
 HEAD_BYTES_MAX = 4_096
 CONNECTIONS_MAX = 20
 WITHIN_SECONDS = 60
 """For what takes a second; the machine may be loaded."""
+HANDSHAKE_SECONDS_OF_UVICORN = 60
+"""What it gives a handshake when it is not told."""
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
 
 
@@ -32,8 +38,10 @@ async def served(
         "http_head_bytes_max": HEAD_BYTES_MAX,
         "http_connections_max": CONNECTIONS_MAX,
     }
+    files = ensure_tls(folder / "tls", SystemClock())
+    tls = {"https_port": free_port(), "tls_certificate": files.certificate, "tls_key": files.key}
     async with fresh_database(postgres) as url:
-        settings = api_settings(url, folder, body_seconds_max=1, **limits)
+        settings = api_settings(url, folder, body_seconds_max=1, **limits, **tls)
         async with replicas(folder, settings, [url]) as (key, [replica]):
             yield replica, key
 
@@ -79,8 +87,25 @@ async def connect(replica: Replica) -> Connection:
     return Connection(*await asyncio.open_connection("127.0.0.1", replica.port))
 
 
+async def connect_securely(replica: Replica) -> Connection:
+    trusting = ssl.create_default_context()
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    return Connection(*await asyncio.open_connection("127.0.0.1", https_port(replica), ssl=trusting))
+
+
+def https_port(replica: Replica) -> int:
+    return int(replica.environment["NODUS_SERVER_HTTPS_PORT"])
+
+
 async def test_a_connection_that_says_nothing_is_closed(connection: Connection) -> None:
     assert await connection.rest() == b""
+
+
+async def test_a_handshake_that_does_not_come_ends_its_connection(served: tuple[Replica, str]) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", https_port(served[0]))
+    async with asyncio.timeout(HANDSHAKE_SECONDS_OF_UVICORN / 2):
+        assert await reader.read() == b""
+    writer.close()
 
 
 async def test_an_unfinished_head_is_refused_after_its_time(connection: Connection) -> None:
@@ -172,12 +197,15 @@ async def test_a_body_that_nobody_reads_does_not_keep_a_connection(connection: C
 async def test_connections_beyond_the_limit_are_refused_until_others_end(served: tuple[Replica, str]) -> None:
     replica, key = served
     watch = f"GET {PROJECT}/apps?watch=true HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n\r\n".encode()
-    opened = [await connect(replica) for _ in range(CONNECTIONS_MAX)]
-    for one in opened:
-        one.send(watch)
-        await one.head()
-    refusal = await (await connect(replica)).refusal()
-    assert (refusal["reason"], refusal["details"]["retryAfterSeconds"]) == ("Unavailable", 1)
+    # Both ports together: a process has so many descriptors, however clients come.
+    opened = []
+    for number in range(CONNECTIONS_MAX):
+        opened.append(await (connect, connect_securely)[number % 2](replica))
+        opened[-1].send(watch)
+        await opened[-1].head()
+    for another in (connect, connect_securely):
+        refusal = await (await another(replica)).refusal()
+        assert (refusal["reason"], refusal["details"]["retryAfterSeconds"]) == ("Unavailable", 1)
     for one in opened:
         one.writer.close()
     async with httpx.AsyncClient(base_url=replica.url, trust_env=False) as client:
