@@ -56,7 +56,10 @@ class People:
         self._known.pop(hashed, None)
         signed, _, org = token.partition(" ")
         holder = await self._verifier.holder(signed)
-        people = [person for person in await self._members(holder) if org in ("", person.org)]
+        people = _of(org, await self._members(holder))
+        if not people and await self._accept_invites(holder):
+            # A Member elsewhere, whom the organisation that this is for has invited.
+            people = _of(org, await self._members(holder))
         if len(people) != 1:
             raise _not_one(org, people)
         left_seconds = (holder.good_until - self._clock.now()).total_seconds()
@@ -125,6 +128,10 @@ class People:
             return frozenset({ALL})
         roles = [Role(role) for group, role in self._settings.oidc_roles.items() if group in holder.groups]
         return frozenset(scope for role in roles for scope in SCOPES_OF_ROLE[role])
+
+
+def _of(org: str, people: Sequence[Principal]) -> Sequence[Principal]:
+    return [person for person in people if org in ("", person.org)]
 
 
 def _nobody(holder: Holder) -> ApiError:

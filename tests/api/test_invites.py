@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from controlplane.clock import format_time
+from controlplane.identity.bootstrap import bootstrap
 from tests.api.test_logins import ask, begin, consent
 from tests.api.test_members import MEMBERS, MERGE, member
 from tests.fixtures.app import ROOT, ServedApi, api_settings, serve
@@ -112,6 +113,18 @@ async def test_somebody_invited_becomes_a_member_by_signing_in(database_url: str
             assert (await whoami(email="new@example.com")).json()["user"] == told["user"]
             spec = (await api.client.get(f"{MEMBERS}/ada")).json()["spec"]
             assert spec == {"email": "ada@example.com", "login": "A1", "role": "Admin"}
+            # Whoever is a Member here joins another organisation by a request for it.
+            acme = await bootstrap(api.core.writer, api.core.settings, api.core.clock, "acme")
+            owner = {"Authorization": f"Bearer {acme.token}"}
+            named = {
+                "Authorization": f"Bearer {provider.token(sub='A1', email='ada@example.com')}",
+                "Nodus-Org": "acme",
+            }
+            assert (await api.client.get("/auth/whoami", headers=named)).status_code == 403
+            body = invite("ada@example.com", role="Viewer")
+            assert (await api.client.post(INVITES, json=body, headers=owner)).status_code == 201
+            joined = (await api.client.get("/auth/whoami", headers=named)).json()
+            assert (joined["org"], joined["role"]) == ("acme", "Viewer")
 
 
 async def test_strangers_are_let_in_by_their_groups_if_the_operator_says_so(database_url: str, tmp_path: Path) -> None:
