@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -10,6 +11,7 @@ import pytest
 
 from tests.api.test_access import key
 from tests.api.test_api_keys import bearer, whoami
+from tests.api.test_permissions import Caller, differing
 from tests.api.test_service_accounts import MERGE
 from tests.fixtures.app import CALL, FUNCTION, NEW_CALL, ServedApi
 from tests.fixtures.eventually import eventually
@@ -89,6 +91,20 @@ async def test_a_worker_has_the_scopes_of_its_account_and_what_its_work_takes(
     assert (told["kind"], told["serviceAccount"]) == ("ServiceAccount", "ci")
     assert set(told["scopes"]) == {*scopes, "functions:read", "functions:claim"}
     assert told["projects"] == [project.project_name]
+
+
+async def test_every_route_answers_a_worker_with_an_account_as_the_table_says(
+    project: ServedApi, node: httpx.AsyncClient
+) -> None:
+    await account(project, "secrets:read", "functioncalls:write")
+    await project.function(serviceAccountName="ci")
+    worker = await leased(project, node)
+    scopes = ("any", "worker", "functions:read", "secrets:read", "functioncalls:write", "blobs:read", "blobs:write")
+    its_own = Caller(scopes=scopes, is_process=True)
+    assert await differing(project, its_own, bearer(worker.token)) == []
+    elsewhere = await project.client.post("/apis/nodus.dev/v1/projects", json={"metadata": {"generateName": "other-"}})
+    other = replace(project, project_name=elsewhere.json()["metadata"]["name"])
+    assert await differing(other, replace(its_own, projects=("its own",)), bearer(worker.token)) == []
 
 
 async def test_an_account_that_may_do_everything_may_it_in_its_project_alone(

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -138,6 +139,21 @@ async def test_a_revoked_key_stops_within_the_time_it_is_trusted(plane: Plane) -
         return False
 
     await eventually(is_refused, within=2)
+
+
+async def test_at_default_settings_a_revoked_key_is_refused_after_a_second(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = plane.settings.model_dump(include={"database_url", "data_dir", "secret_key", "node_token"})
+    authenticate = Authenticator(plane.database, Settings(**given), plane.clock)
+    token, monotonic = await insert_key(plane), time.monotonic
+    await authenticate(bearer(token))
+    await plane.database.execute("UPDATE tokens SET revoked_at = now() WHERE name = 'reader'")
+    later = SimpleNamespace(monotonic=lambda: monotonic() + 1.0)
+    monkeypatch.setattr("controlplane.identity.authenticator.time", later)
+    with pytest.raises(ApiError) as caught:
+        await authenticate(bearer(token))
+    assert caught.value.reason is Reason.UNAUTHORIZED
 
 
 async def test_a_key_made_after_it_was_refused_works_within_the_time_a_refusal_is_kept(plane: Plane) -> None:
