@@ -2,7 +2,7 @@
 
 They need PostgreSQL and nothing else of the server. What moves money goes through the one write path, so it may be done
 while everything runs, and every command that moves some takes a name for it: the same name again changes nothing, so a
-command whose answer was lost is repeated without harm.
+command whose answer was lost is repeated without harm; a grant of the same name that is another is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from controlplane.store.changes import ChangeFeed
 from controlplane.store.database import Database
 from controlplane.store.server_clock import DatabaseClock
 from controlplane.store.writer import Writer
-from workers.arguments import check_name, duration
+from workers.arguments import check_name, duration, require_holder
 from workers.configuration import read_settings
 
 app = typer.Typer(
@@ -98,11 +98,13 @@ async def _verify() -> list[Breach]:
 
 async def _balance(org: str) -> Balance:
     async with _database() as database:
+        await require_holder(database, org)
         return await read_balance(database, org)
 
 
 async def _limit(org: str, floor_micro_usd: int | None) -> Balance:
     async with _database() as database:
+        await require_holder(database, org)
         await set_floor(database, org, floor_micro_usd)
         return await read_balance(database, org)
 
@@ -111,6 +113,7 @@ async def _write(mutation: GrantCredit | RefundCharge, org: str) -> Balance:
     settings = read_settings()
     async with contextlib.AsyncExitStack() as closing:
         database = await closing.enter_async_context(_database())
+        await require_holder(database, org)
         clock, feed = DatabaseClock(database), ChangeFeed(database, settings)
         writer = Writer(database=database, clock=clock, kinds=KINDS, feed=feed, settings=settings)
         for part in (clock, feed, writer):

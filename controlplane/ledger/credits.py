@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from controlplane.errors import ApiError, Reason
 from controlplane.ledger.accounts import TransferKind
 from controlplane.ledger.transfers import Transfer, record, subject_of
-from controlplane.machinery.quantities import format_money
+from controlplane.machinery.quantities import format_duration, format_money
 from controlplane.store.contract import Loader, Reads, Tx
 
 _CHARGE = Loader(
@@ -20,12 +22,22 @@ SELECT c.id AS key, c.org, c.kind, c.amount_micro_usd, c.project, c.subject_kind
 FROM ledger_transfers c WHERE c.id = ANY($1::text[])
 """,
 )
+_GRANT = Loader(
+    "ledger-grant",
+    """
+SELECT id AS key, amount_micro_usd, extract(epoch FROM expires_at - created_at)::float8 AS lifetime_seconds
+FROM ledger_transfers WHERE id = ANY($1::text[])
+""",
+)
 _CHARGES = frozenset({TransferKind.CHARGE, TransferKind.POST})
 
 
 class GrantCredit:
     """Gives an organisation something to spend, for a while or for good. `grant_id` names the grant: the same one again
-    changes nothing."""
+    changes nothing.
+
+    Raises CONFLICT when a grant of this name is of another amount or lifetime.
+    """
 
     def __init__(
         self, org: str, grant_id: str, amount_micro_usd: int, reason: str, lifetime: timedelta | None = None
@@ -40,14 +52,31 @@ class GrantCredit:
             reason=reason,
         )
         self._lifetime = lifetime
+        self._name = grant_id
 
     def reads(self) -> Reads:
-        return Reads()
+        return Reads(loads=((_GRANT, self._transfer.id),))
 
     def apply(self, tx: Tx) -> str:
+        lifetime_seconds = None if self._lifetime is None else self._lifetime.total_seconds()
+        for known in tx.rows(_GRANT, self._transfer.id):
+            if (known["amount_micro_usd"], known["lifetime_seconds"]) != (
+                self._transfer.amount_micro_usd,
+                lifetime_seconds,
+            ):
+                raise ApiError(Reason.CONFLICT, _is_another(self._name, known), fix=_ANOTHER_NAME)
         expires_at = None if self._lifetime is None else tx.now + self._lifetime
         record(tx, replace(self._transfer, expires_at=expires_at))
         return self._transfer.id
+
+
+_ANOTHER_NAME = "Give another grant another name; `nodus get creditgrants` lists what there is."
+
+
+def _is_another(name: str, known: Mapping[str, Any]) -> str:
+    lifetime = known["lifetime_seconds"]
+    good = "for ever" if lifetime is None else f"for {format_duration(lifetime)}"
+    return f'the grant "{name}" is there already: of {format_money(known["amount_micro_usd"])} USD, good {good}'
 
 
 class RefundCharge:

@@ -18,6 +18,13 @@ async def test_an_operator_grants_limits_and_verifies(database_url: str, databas
         assert (code, "available  25.00" in told, "floor      none" in told) == (0, True, True), told
     code, told = await command(database_url, "grant", "1", "--name", "trial", "--expires", "720h")
     assert (code, "available  26.00" in told) == (0, True), told
+    for amount, lifetime in (("1", "1h"), ("2", "720h")):
+        code, told = await command(database_url, "grant", amount, "--name", "trial", "--expires", lifetime)
+        assert (code, 'the grant "trial" is there already: of 1.00 USD, good for' in told) == (1, True), told
+        assert "fix: Give another grant another name" in told
+    for words in (("grant", "1", "--name", "x", "--org", "nowhere"), ("limit", "--org", "nowhere")):
+        code, told = await command(database_url, *words)
+        assert (code, 'there is no organisation "nowhere"' in " ".join(told.split())) == (2, True), told
     code, told = await command(database_url, "grant", "1", "--name", "No Name", "--expires", "soon")
     assert code == 2, told
     code, told = await command(database_url, "limit")
