@@ -239,7 +239,8 @@ class ResourceRoutes:
 
     async def _delete_collection(self, request: Request, selection: Selection) -> Response:
         options = delete_options(request, await self._raw_body(request))
-        answer = await self._resources.deleter.delete_collection(selection, options)
+        listed = list_options(request.query_params)
+        answer = await self._resources.collections.delete(selection, listed, options)
         return _answer(request, answer.body)
 
     async def _authorise(self, caller: Principal, target: Target, verb: Verb) -> None:

@@ -72,7 +72,8 @@ class OwnerReference(ApiModel):
     uid: str = Field(min_length=1, max_length=64, description="Uid of the owner; another object of that name is none.")
     controller: bool | None = Field(default=None, description="Whether the owner manages this object; one owner may.")
     block_owner_deletion: bool | None = Field(
-        default=None, description="Whether a foreground delete of the owner waits for this object."
+        default=None,
+        description="Whether a foreground delete of the owner waits until this object is gone; it is deleted anyway.",
     )
 
 

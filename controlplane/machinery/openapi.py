@@ -37,7 +37,7 @@ _REFUSALS_OF_VERB = {
     Verb.UPDATE: (402, 409, 413, 415, 422),
     Verb.PATCH: (402, 409, 413, 415, 422),
     Verb.DELETE: (409, 413, 415, 422),
-    Verb.DELETE_COLLECTION: (409, 413, 415, 422),
+    Verb.DELETE_COLLECTION: (409, 410, 413, 415, 422, 504),
     Verb.LIST: (410, 422, 504),
 }
 
@@ -223,12 +223,15 @@ _DELETE_PARAMETERS = [
     _parameter("orphanDependents", "The older word for it: true is Orphan, false is Background.", "boolean"),
     _parameter("gracePeriodSeconds", "Ignored.", "integer"),
 ]
-LIST_PARAMETERS = [
+_PAGES = [
     *_SELECTORS,
-    _parameter("limit", "Most objects of a page.", "integer"),
+    _parameter("limit", "Most objects of a page; a delete deletes no more than one page of them.", "integer"),
     _parameter("continue", "The token of the page before."),
     _parameter("resourceVersion", "For a list the version it must have reached, for a watch that it starts after."),
     _parameter("resourceVersionMatch", "How the version is meant: Exact or NotOlderThan."),
+]
+LIST_PARAMETERS = [
+    *_PAGES,
     _parameter("watch", "Stream the changes instead.", "boolean"),
     _parameter("allowWatchBookmarks", "Send the version from time to time though nothing matches.", "boolean"),
     _parameter("sendInitialEvents", "Begin a watch with the present objects.", "boolean"),
@@ -241,7 +244,7 @@ _PARAMETERS: dict[Verb, list[Schema]] = {
     Verb.UPDATE: _WRITE_PARAMETERS,
     Verb.PATCH: [*_WRITE_PARAMETERS, _FORCE],
     Verb.DELETE: _DELETE_PARAMETERS,
-    Verb.DELETE_COLLECTION: [*_SELECTORS, *_DELETE_PARAMETERS],
+    Verb.DELETE_COLLECTION: [*_PAGES, *_DELETE_PARAMETERS],
 }
 """What each verb reads of the query; all of them read `pretty`."""
 _LOG_PARAMETERS = [

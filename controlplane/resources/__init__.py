@@ -1,9 +1,9 @@
 """The generic verbs over every kind: the domain's front door.
 
 `Resources` bundles them; `api/resources.py` and the controllers call `resources.creator.create(...)`,
-`resources.changer.change(...)`, `resources.applier.apply(...)`, `resources.deleter.delete(...)` and
-`resources.reader.list(...)`. A verb reads what it needs, admits the result (`controlplane/admission.py`) and commits
-one mutation (`mutations.py`) through the writer.
+`resources.changer.change(...)`, `resources.applier.apply(...)`, `resources.deleter.delete(...)`,
+`resources.collections.delete(...)` and `resources.reader.list(...)`. A verb reads what it needs, admits the result
+(`controlplane/admission.py`) and commits one mutation (`mutations.py`) through the writer.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from controlplane.placement.placements import Placements
 from controlplane.resources.answers import Answer, CreateOptions, DeleteOptions, Propagation
 from controlplane.resources.applying import Applier
 from controlplane.resources.changing import Changer
+from controlplane.resources.collections import CollectionDeleter
 from controlplane.resources.creating import Creator
 from controlplane.resources.deletion import Deleter
 from controlplane.resources.listing import ListOptions
@@ -47,6 +48,7 @@ class Resources:
     changer: Changer
     applier: Applier
     deleter: Deleter
+    collections: CollectionDeleter
     estimator: Estimator
 
 
@@ -84,19 +86,22 @@ def build(
     changer = Changer(
         writer=writer, objects=objects, admission=admission, kinds=kinds, hooks=all_hooks, estimator=estimator
     )
+    reader = Reader(
+        objects=objects,
+        feed=feed,
+        watches=Watches(database, feed, settings),
+        kinds=kinds,
+        settings=settings,
+        clock=clock,
+    )
+    deleter = Deleter(writer=writer, objects=objects, garbage=Garbage(database), kinds=kinds, hooks=all_hooks)
     return Resources(
         admission=admission,
-        reader=Reader(
-            objects=objects,
-            feed=feed,
-            watches=Watches(database, feed, settings),
-            kinds=kinds,
-            settings=settings,
-            clock=clock,
-        ),
+        reader=reader,
         creator=creator,
         changer=changer,
         applier=Applier(creator=creator, changer=changer),
-        deleter=Deleter(writer=writer, objects=objects, garbage=Garbage(database), kinds=kinds, hooks=all_hooks),
+        deleter=deleter,
+        collections=CollectionDeleter(reader=reader, deleter=deleter, kinds=kinds),
         estimator=estimator,
     )

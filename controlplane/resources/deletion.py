@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 import orjson
@@ -20,10 +21,11 @@ from controlplane.errors import ApiError, Reason, not_found
 from controlplane.machinery.kind import GROUP, Kind, Scope
 from controlplane.machinery.managed_fields import owners_after_removal, with_managed_fields
 from controlplane.resources.answers import Answer, DeleteOptions, Propagation
-from controlplane.resources.mutations import HTTP_OK, Delete, RaceLostError
+from controlplane.resources.mutations import HTTP_OK, Delete, Due, RaceLostError, always_due
 from controlplane.store import finalizers
-from controlplane.store.contract import Document, Key, Reads, Selection, Tx
-from controlplane.store.garbage import Garbage, Unchanged
+from controlplane.store.batch import owner_uids
+from controlplane.store.contract import Document, Key, Reads, Tx
+from controlplane.store.garbage import Garbage, Owned, Unchanged
 from controlplane.store.hooks import KindHooks
 from controlplane.store.objects import Objects
 from controlplane.store.rehearsal import Rehearsal
@@ -32,16 +34,17 @@ from controlplane.store.writer import Writer
 log = structlog.get_logger("resources")
 
 RACES_MAX = 8
-"""Lost races before a delete is given up as a Conflict."""
+"""Namesakes met before a delete is given up as a Conflict: each was created and deleted between a read and a commit, a
+matter of milliseconds, so more of them are a client that does nothing else."""
 DEPENDENTS_MAX = 500
-"""Dependents handled in one step; the next step takes the rest."""
-PAGE_BYTES_MAX = 8 << 20
-"""Objects read at once to delete a collection."""
+"""Dependents handled in one step, as many as a page has objects: they share few commits, and the documents that these
+hold stay few as well. The next step takes the rest."""
 STEPS_MAX = 100
-"""Steps a cascade may take before it leaves the rest to the sweeper."""
+"""Steps a cascade may take before it leaves the rest to the sweeper: its client waits for them, and an App with its
+Functions and their workers needs some ten."""
 
-
-_SUCCESS = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+SUCCESS: Document = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+"""What every delete answers that left nothing; the rest says what it was."""
 
 
 class Release:
@@ -69,12 +72,17 @@ class Release:
 
 
 class Disown:
-    """Takes the references to one owner off an object, for deletes that orphan."""
+    """Takes the references to one owner off an object, for deletes that orphan and for objects that another owns too.
 
-    def __init__(self, kind: Kind, key: Key, owner_uid: str) -> None:
+    `last` says whether the only owner may be taken off. Where it may not, an object that lost its other owners
+    meanwhile keeps this one, by which the next step finds it.
+    """
+
+    def __init__(self, kind: Kind, key: Key, owner_uid: str, *, last: bool) -> None:
         self._kind = kind
         self._key = key
         self._owner_uid = owner_uid
+        self._last = last
 
     def reads(self) -> Reads:
         return Reads(keys=(self._key,))
@@ -85,6 +93,8 @@ class Disown:
             return
         metadata = dict(current["metadata"])
         owners = [owner for owner in metadata.pop("ownerReferences", ()) if owner["uid"] != self._owner_uid]
+        if not owners and not self._last:
+            return
         if owners:
             metadata["ownerReferences"] = owners
         new = {**current, "metadata": metadata}
@@ -119,6 +129,8 @@ class Deleter:
         self._garbage = garbage
         self._kinds = kinds
         self._hooks = hooks
+        self._collected_upto: dict[str, Key] = {}
+        """By kind, the last object that the collector looked at; the next pass goes on behind it."""
 
     async def delete(self, key: Key, options: DeleteOptions) -> Answer:
         """Delete the object; answers it as it stays for its finalizers, or the Status that tells it is gone."""
@@ -129,21 +141,6 @@ class Deleter:
         if stored is None:
             return Answer(HTTP_OK, _gone(kind, base))
         return Answer(HTTP_OK, orjson.dumps(stored))
-
-    async def delete_collection(self, selection: Selection, options: DeleteOptions) -> Answer:
-        """Delete every object of the selection as it is now, in commits of bounded size; answers how many they were."""
-        after, at_rv, count = None, None, 0
-        while True:
-            page = await self._objects.list_page(
-                selection, limit=DEPENDENTS_MAX, bytes_max=PAGE_BYTES_MAX, after=after, at_rv=at_rv
-            )
-            keys = [_key_of(selection, orjson.loads(document)) for document in page.documents]
-            found = await asyncio.gather(*(self._delete_one(key, options) for key in keys))
-            await self._cascade(chain.from_iterable(found))
-            count += len(keys)
-            if page.next_key is None:
-                return Answer(HTTP_OK, orjson.dumps({**_SUCCESS, "details": {"group": GROUP, "count": count}}))
-            after, at_rv = page.next_key, page.rv
 
     async def forget(self, unchanged: Sequence[Unchanged]) -> None:
         """Delete objects whose time is over, in shared commits; one that was replaced or changed hands meanwhile stays.
@@ -173,25 +170,41 @@ class Deleter:
         await self._cascade(await self._release(key, finalizer))
 
     async def collect(self) -> int:
-        """One pass of the garbage collector over everything; returns how many objects it looked at."""
+        """One pass of the garbage collector; returns how many objects it looked at.
+
+        Of each kind it takes the next objects that are being deleted, in the order of their keys and round again: many
+        may wait for something that is not here, and must not hide the others.
+        """
         work: list[Work] = []
         for kind in self._kinds:
-            work += await self._objects.deleting(kind, DEPENDENTS_MAX)
+            found = await self._objects.deleting(kind, self._collected_upto.pop(kind, None), DEPENDENTS_MAX)
+            if len(found) == DEPENDENTS_MAX:
+                self._collected_upto[kind] = found[-1]
+            work += found
         orphans = await self._garbage.orphaned(DEPENDENTS_MAX)
-        work += await self._delete_all(orphans, Propagation.BACKGROUND)
-        # Every object that was found gets its step: many may wait for something else, and must not hide the others.
+        work += await self._delete_owned(orphans, Propagation.BACKGROUND)
+        # Every object that was found gets its step.
         await self._cascade(work, len(work) + STEPS_MAX)
         return len(work) + len(orphans)
 
-    async def _mark(self, key: Key, options: DeleteOptions) -> tuple[Document, Document | None]:
-        """The object before, and after the delete; again when it was replaced by a namesake meanwhile."""
+    async def delete_found(self, found: Mapping[Key, Due], options: DeleteOptions) -> int:
+        """Delete those of these objects that are still due, in shared commits, and what must follow; returns how many
+        were found so."""
+        deleted = await asyncio.gather(*(self._delete_one(key, options, due) for key, due in found.items()))
+        await self._cascade(dict.fromkeys(chain.from_iterable(work for work in deleted if work is not None)))
+        return sum(work is not None for work in deleted)
+
+    async def _mark(self, key: Key, options: DeleteOptions, due: Due = always_due) -> tuple[Document, Document | None]:
+        """The object before, and after the delete; again when it was replaced by a namesake meanwhile. NotFound when
+        it is not due any more."""
         kind = self._kinds[key.kind]
         for _ in range(RACES_MAX):
             base = await self._objects.get_document(key)
             if base is None:
                 raise not_found(kind.plural, key.name)
-            dependents = await self._objects.owned_by(base["metadata"]["uid"], 1)
-            mutation = Delete(kind, key, base, self._hooks[key.kind], options, has_dependents=bool(dependents))
+            has_dependents = bool(await self._objects.owned_by(base["metadata"]["uid"], 1))
+            hooks = self._hooks[key.kind]
+            mutation = Delete(kind, key, base, hooks, options, has_dependents=has_dependents, due=due)
             try:
                 return base, await self._writer.write(Rehearsal(mutation) if options.dry_run else mutation)
             except RaceLostError:
@@ -215,7 +228,7 @@ class Deleter:
         """Do what is due for one item; returns what may have become due by it."""
         if isinstance(item, OwnerGone):
             orphans = await self._garbage.orphaned_by(item.uid, DEPENDENTS_MAX)
-            work = await self._delete_all(orphans, Propagation.BACKGROUND)
+            work = await self._delete_owned(orphans, Propagation.BACKGROUND)
             return [*work, item] if orphans else []
         document = await self._objects.get_document(item)
         if document is None or not finalizers.is_deleting(document):
@@ -239,15 +252,27 @@ class Deleter:
         if not dependents:
             return await self._release(key, finalizers.ORPHAN)
         await asyncio.gather(
-            *(self._writer.write(Disown(self._kinds[dependent.kind], dependent, uid)) for dependent in dependents)
+            *(self._writer.write(Disown(self._kinds[found.kind], found, uid, last=True)) for found in dependents)
         )
         return [key]
 
     async def _delete_dependents(self, key: Key, document: Document) -> list[Work]:
-        dependents = await self._objects.owned_by(document["metadata"]["uid"], DEPENDENTS_MAX)
-        if not dependents:
-            return await self._release(key, finalizers.FOREGROUND)
-        return await self._delete_all(dependents, Propagation.FOREGROUND)
+        """Delete what this object owns, but let others keep what they own too; it goes when nothing blocks it.
+
+        As in Kubernetes, only dependents that say `blockOwnerDeletion` are waited for, as the server's own all do.
+        """
+        uid = document["metadata"]["uid"]
+        found = await self._garbage.untouched(uid, DEPENDENTS_MAX)
+        if found:
+            shared = [dependent.key for dependent in found if dependent.shared]
+            await asyncio.gather(
+                *(self._writer.write(Disown(self._kinds[each.kind], each, uid, last=False)) for each in shared)
+            )
+            alone = (dependent for dependent in found if not dependent.shared)
+            return [*await self._delete_owned(alone, Propagation.FOREGROUND), key]
+        if await self._garbage.is_blocked(uid):
+            return []
+        return await self._release(key, finalizers.FOREGROUND)
 
     async def _empty_project(self, key: Key) -> list[Work]:
         """Delete everything in a project that is going; it goes when nothing is left."""
@@ -256,21 +281,27 @@ class Deleter:
             return [key]
         if not contents:
             return await self._release(key, finalizers.CONTENTS)
-        work = await self._delete_all((found for found, deleting in contents if not deleting), Propagation.BACKGROUND)
+        remaining = {found: always_due for found, deleting in contents if not deleting}
+        work = await self._delete_all(remaining, Propagation.BACKGROUND)
         return [*work, key] if work else []
 
-    async def _delete_all(self, keys: Iterable[Key], propagation: Propagation) -> list[Work]:
+    async def _delete_owned(self, found: Iterable[Owned], propagation: Propagation) -> list[Work]:
+        """Delete these objects unless others own them by now."""
+        return await self._delete_all({each.key: partial(_has_owners, each.owners) for each in found}, propagation)
+
+    async def _delete_all(self, found: Mapping[Key, Due], propagation: Propagation) -> list[Work]:
         """Delete these objects in shared commits; returns what may have become due."""
         options = DeleteOptions(propagation=propagation)
-        found = await asyncio.gather(*(self._delete_one(key, options) for key in keys))
-        return list(dict.fromkeys(chain.from_iterable(found)))
+        work = await asyncio.gather(*(self._delete_one(key, options, due) for key, due in found.items()))
+        return list(dict.fromkeys(chain.from_iterable(each or () for each in work)))
 
-    async def _delete_one(self, key: Key, options: DeleteOptions) -> list[Work]:
+    async def _delete_one(self, key: Key, options: DeleteOptions, due: Due) -> list[Work] | None:
+        """What may have become due by the delete; None when the object was gone, or not due any more."""
         try:
-            base, stored = await self._mark(key, options)
+            base, stored = await self._mark(key, options, due)
         except ApiError as error:
             if error.reason is Reason.NOT_FOUND:
-                return []
+                return None
             raise
         if options.dry_run or finalizers.is_deleting(base):
             # It is on its way already and may be looked at by whoever sent it there.
@@ -296,13 +327,13 @@ class Deleter:
         return work
 
 
-def _key_of(selection: Selection, document: Document) -> Key:
-    metadata = document["metadata"]
-    return Key(selection.kind, selection.org, metadata.get("namespace", ""), metadata["name"])
+def _has_owners(owners: frozenset[str], current: Document) -> bool:
+    """Whether the object has the owners still for whose end it was chosen."""
+    return owners == set(owner_uids(current["metadata"]))
 
 
 def _gone(kind: Kind, document: Document) -> bytes:
     """The Status of a delete that left nothing (R-DEL-1)."""
     metadata = document["metadata"]
     details = {"name": metadata["name"], "group": GROUP, "kind": kind.plural, "uid": metadata["uid"]}
-    return orjson.dumps({**_SUCCESS, "details": details})
+    return orjson.dumps({**SUCCESS, "details": details})

@@ -1,8 +1,8 @@
 """The generic writes as mutations: what each verb does to its object inside a commit.
 
 Everything that needs I/O (defaults, validation, look-ups) happened before, against a read copy. Here each mutation only
-checks that the copy is still true, lets the kind's hooks join and puts or removes. `verbs.py` builds these and repeats
-the ones that lost a race.
+checks that the copy is still true, lets the kind's hooks join and puts or removes. The verbs beside (`creating.py`,
+`changing.py`, `deletion.py`) build these and repeat the ones that lost a race.
 """
 
 from __future__ import annotations
@@ -34,6 +34,15 @@ HTTP_CREATED = 201
 
 Owners = Callable[[Document, Document, datetime], list[Document]]
 """From the live object, the new one and the time to the new one's `managedFields`."""
+
+
+Due = Callable[[Document], bool]
+"""Whether the object, as it is in the transaction, is still one that should be deleted."""
+
+
+def always_due(_current: Document) -> bool:
+    """For deletes that name their object: it is meant whatever became of it."""
+    return True
 
 
 def owners_as_before(live: Document, _new: Document, _now: datetime) -> list[Document]:
@@ -224,11 +233,20 @@ class Delete:
     """Removes an object, or marks it and leaves the finalizers that others take off later.
 
     `has_dependents` was read beforehand: it only spares childless objects the wait for the garbage collector, which
-    finds late children by their missing owner.
+    finds late children by their missing owner. An object that is no longer `due` was changed since somebody chose it
+    for what it was, and is not found.
     """
 
     def __init__(
-        self, kind: Kind, key: Key, base: Document, hooks: KindHooks, options: DeleteOptions, *, has_dependents: bool
+        self,
+        kind: Kind,
+        key: Key,
+        base: Document,
+        hooks: KindHooks,
+        options: DeleteOptions,
+        *,
+        has_dependents: bool,
+        due: Due = always_due,
     ) -> None:
         self._kind = kind
         self._key = key
@@ -236,6 +254,7 @@ class Delete:
         self._hooks = hooks
         self._options = options
         self._has_dependents = has_dependents
+        self._due = due
 
     def reads(self) -> Reads:
         reads = self._hooks.reads_delete(self._key)
@@ -245,6 +264,8 @@ class Delete:
         """The object as it stays, or None when it is gone."""
         current = tx.get(self._key)
         if current is None:
+            raise not_found(self._kind.plural, self._key.name)
+        if not self._due(current):
             raise not_found(self._kind.plural, self._key.name)
         if current["metadata"]["uid"] != self._base["metadata"]["uid"]:
             raise RaceLostError(self._kind, self._key.name)

@@ -235,7 +235,7 @@ class Batch:
     def _record(self, kind: ChangeType, key: Key, live: Live, previous: Live | None) -> None:
         assert isinstance(live.raw, bytes)
         metadata = live.document["metadata"]
-        owners = dict.fromkeys([_storable_text(owner["uid"]) for owner in metadata.get("ownerReferences") or ()])
+        owners = owner_uids(metadata)
         change = Change(
             rv=live.rv,
             type=kind,
@@ -248,7 +248,7 @@ class Batch:
             previous_fields=previous.fields if previous else None,
             previous_rv=previous.rv if previous else None,
         )
-        self.log.append(Logged(change, live.create_rv, list(owners), "deletionTimestamp" in metadata))
+        self.log.append(Logged(change, live.create_rv, owners, "deletionTimestamp" in metadata))
         self.rv = live.rv
 
 
@@ -277,6 +277,11 @@ def _storable(fields: dict[str, str]) -> dict[str, str]:
     if not any("\0" in value for value in fields.values()):
         return fields
     return {path: _storable_text(value) for path, value in fields.items()}
+
+
+def owner_uids(metadata: Document) -> list[str]:
+    """The uids of an object's owners, each once, as the column `owners` has them."""
+    return list(dict.fromkeys(_storable_text(owner["uid"]) for owner in metadata.get("ownerReferences") or ()))
 
 
 def _storable_text(value: str) -> str:

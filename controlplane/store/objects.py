@@ -34,7 +34,10 @@ GET = "SELECT doc FROM objects WHERE kind = $1 AND org = $2 AND project = $3 AND
 OWNED = """
 SELECT kind, org, project, name FROM objects WHERE owners @> ARRAY[$1::text] AND owners <> '{}' LIMIT $2
 """
-DELETING = "SELECT kind, org, project, name FROM objects WHERE deleting AND kind = $1 LIMIT $2"
+DELETING = """
+SELECT kind, org, project, name FROM objects
+WHERE deleting AND kind = $1 AND (org, project, name) > ($2, $3, $4) ORDER BY org, project, name LIMIT $5
+"""
 # The page that is read next in the transaction gets a plan of its own: one that serves all arguments takes every value
 # for rare and every page for large, and sorts a million calls for fifty.
 REVISIONS = """
@@ -83,9 +86,10 @@ class Objects:
         """Up to `limit` objects whose ownerReferences name the uid."""
         return [Key(*row) for row in await self._database.fetch(OWNED, uid, limit)]
 
-    async def deleting(self, kind: str, limit: int) -> list[Key]:
-        """Up to `limit` objects of the kind that wait for their deletion to finish."""
-        return [Key(*row) for row in await self._database.fetch(DELETING, kind, limit)]
+    async def deleting(self, kind: str, after: Key | None, limit: int) -> list[Key]:
+        """The next objects of the kind, up to `limit` after a key, that wait for their deletion to finish."""
+        begin = ("", "", "") if after is None else (after.org, after.project, after.name)
+        return [Key(*row) for row in await self._database.fetch(DELETING, kind, *begin, limit)]
 
     async def list_page(
         self,

@@ -56,7 +56,10 @@ async def test_one_turn_forgets_all_calls_whose_time_is_over_however_many(sweepi
 async def test_a_call_that_owns_something_takes_it_along_and_one_that_was_replaced_stays(sweeping: Sweeping) -> None:
     calls = sweeping.calls
     await ended(calls, 2, calls.clock.now() - timedelta(days=8), "old-")
-    await calls.database.execute("UPDATE objects SET owners = '{fnc_old-1}' WHERE name = 'old-2'")
+    await calls.database.execute(
+        "UPDATE objects SET owners = '{fnc_old-1}', doc = jsonb_set(doc::jsonb, '{metadata,ownerReferences}', "
+        """'[{"kind": "FunctionCall", "name": "old-1", "uid": "fnc_old-1"}]')::json WHERE name = 'old-2'"""
+    )
     garbage = Garbage(calls.database)
     walk = await garbage.unchanged("FunctionCall", calls.clock.now(), BEGINNING, 10)
     assert [found.has_dependents for found in walk.found] == [True, False]

@@ -174,6 +174,81 @@ async def test_an_object_with_a_living_owner_survives_the_end_of_another(project
     assert await status_of(project, "images", "i") == 404
 
 
+async def owners_named(project: ServedApi, *names: str, **said: bool) -> list[dict[str, Any]]:
+    """References to new Apps."""
+    owners = []
+    for name in names:
+        app = await project.create("apps", {"metadata": {"name": name}, "spec": {}})
+        uid = app["metadata"]["uid"]
+        owners.append({"apiVersion": "nodus.dev/v1", "kind": "App", "name": name, "uid": uid, **said})
+    return owners
+
+
+async def test_a_foreground_delete_leaves_what_another_living_object_owns(project: ServedApi) -> None:
+    first, second = await owners_named(project, "a", "b")
+    for name, owners in (("both", [first, second]), ("one", [first])):
+        await project.create("images", {"metadata": {"name": name, "ownerReferences": owners}, "spec": IMAGE})
+    await delete(project, "apps", "a", propagationPolicy="Foreground")
+    assert await status_of(project, "apps", "a") == 404
+    assert await status_of(project, "images", "one") == 404
+    left = (await project.client.get(f"{project.path}/images/both")).json()
+    assert left["metadata"]["ownerReferences"] == [second]
+    assert "deletionTimestamp" not in left["metadata"]
+    await delete(project, "apps", "b", propagationPolicy="Foreground")
+    assert await status_of(project, "images", "both") == 404
+
+
+async def test_two_owners_that_go_together_take_what_both_of_them_own(project: ServedApi) -> None:
+    owners = await owners_named(project, "a", "b", blockOwnerDeletion=True)
+    held = {"name": "held", "ownerReferences": owners[:1], "finalizers": ["example.org/wait"]}
+    await project.create("images", {"metadata": held, "spec": IMAGE})
+    await project.create("images", {"metadata": {"name": "both", "ownerReferences": owners}, "spec": IMAGE})
+    await delete(project, "apps", "a", propagationPolicy="Foreground")
+    # It waits for what is held, and has given up what the other owns.
+    assert await status_of(project, "apps", "a") == 200
+    [kept] = (await project.client.get(f"{project.path}/images/both")).json()["metadata"]["ownerReferences"]
+    assert kept["name"] == "b"
+    await project.create("images", {"metadata": {"name": "late", "ownerReferences": owners}, "spec": IMAGE})
+    await delete(project, "apps", "b", propagationPolicy="Foreground")
+    assert [await status_of(project, "images", name) for name in ("both", "late")] == [404, 404]
+    assert [await status_of(project, "apps", name) for name in ("a", "b")] == [200, 404]
+
+
+@pytest.mark.parametrize(
+    ("said", "app"), [({"blockOwnerDeletion": True}, 200), ({"blockOwnerDeletion": False}, 404), ({}, 404)]
+)
+async def test_a_foreground_delete_waits_for_dependents_that_block_it(
+    project: ServedApi, said: dict[str, bool], app: int
+) -> None:
+    owners = await owners_named(project, "a", **said)
+    others = await owners_named(project, "other", blockOwnerDeletion=True)
+    for name, references in (("alone", owners), ("shared", [*owners, *others])):
+        metadata = {"name": name, "ownerReferences": references, "finalizers": ["example.org/wait"]}
+        await project.create("images", {"metadata": metadata, "spec": IMAGE})
+        # Whoever else owns it, it is on its way already.
+        await delete(project, "images", name)
+    await delete(project, "apps", "a", propagationPolicy="Foreground")
+    assert await status_of(project, "apps", "a") == app
+    for name in ("alone", "shared"):
+        path = f"{project.path}/images/{name}"
+        await project.client.patch(path, json={"metadata": {"finalizers": []}}, headers=MERGE)
+    await project.deps.resources.deleter.collect()
+    assert await status_of(project, "apps", "a") == 404
+
+
+async def test_a_reference_that_no_text_of_the_database_can_hold_blocks_nobody_else(project: ServedApi) -> None:
+    owners = await owners_named(project, "a", blockOwnerDeletion=True)
+    strange = {**owners[0], "uid": "app_\0", "blockOwnerDeletion": True}
+    metadata = {"name": "i", "ownerReferences": [*owners, strange], "finalizers": ["example.org/wait"]}
+    await project.create("images", {"metadata": metadata, "spec": IMAGE})
+    await delete(project, "apps", "a", propagationPolicy="Foreground")
+    assert await status_of(project, "apps", "a") == 200
+    released: dict[str, Any] = {"metadata": {"finalizers": []}}
+    await project.client.patch(f"{project.path}/images/i", json=released, headers=MERGE)
+    await project.deps.resources.deleter.collect()
+    assert await status_of(project, "apps", "a") == 404
+
+
 async def test_preconditions_guard_a_delete(project: ServedApi) -> None:
     app = await project.create("apps", {"metadata": {"name": "a"}, "spec": {}})
     for preconditions in ({"uid": "app_other"}, {"resourceVersion": "1"}):

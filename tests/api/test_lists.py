@@ -6,7 +6,6 @@ import asyncio
 import base64
 from typing import Any
 
-import orjson
 import pytest
 
 from controlplane.store.compaction import compact
@@ -335,11 +334,3 @@ async def test_the_accepted_types_decide_the_form_or_a_refusal(project: ServedAp
     answer = await project.client.get(f"{project.path}/apps", headers={"Accept": accept})
     assert answer.status_code == status
     assert answer.json()["kind"] == ("AppList" if status == 200 else "Status")
-
-
-async def test_deleting_a_collection_deletes_what_is_selected(project: ServedApi) -> None:
-    await apps(project, "a", "b", team="x")
-    await apps(project, "c")
-    answer = await project.client.delete(f"{project.path}/apps", params={"labelSelector": "team=x"})
-    assert orjson.loads(answer.content)["details"]["count"] == 2
-    assert names(await listed(project)) == ["c"]

@@ -149,7 +149,8 @@ async def test_objects_are_found_by_name_by_owner_and_by_deletion(store: Store) 
     assert await store.objects.owned_by('thg_"own,er"', 10) == [key("owned")]
     assert await store.objects.owned_by("thg_2", 10) == [key("owned")]
     assert await store.objects.owned_by("thg_3", 10) == []
-    assert await store.objects.deleting("Thing", 10) == [key("leaving")]
+    assert await store.objects.deleting("Thing", None, 10) == [key("leaving")]
+    assert await store.objects.deleting("Thing", key("leaving"), 10) == []
     found = await store.objects.get_document(key("owned"))
     assert found is not None
     assert found["metadata"]["resourceVersion"] == "1"
