@@ -1,8 +1,8 @@
 """Label and field selectors: their grammar, and the one meaning they have.
 
 `labelSelector` and `fieldSelector` of lists, watches and collection deletes are parsed here into terms that must all
-hold. `matches` says what a term means; watchers use it, and `store/objects.py` compiles the same terms to SQL, which a
-property test holds to `matches`. A field that an object does not have counts as the empty string, as in Kubernetes.
+hold. `matches` says what a term means; watchers use it, and `store/selection.py` compiles the same terms to SQL, which
+a property test holds to `matches`. A field that an object does not have counts as the empty string, as in Kubernetes.
 """
 
 from __future__ import annotations

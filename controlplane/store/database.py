@@ -22,6 +22,9 @@ CONNECT_SECONDS_MAX = 10.0
 """A database that takes longer to greet is away."""
 STATEMENT_SECONDS_MAX = 30.0
 """No query of ours takes this long unless the database is sick."""
+AWAY_RETRY_SECONDS = 2
+"""When to ask a database again that is away: a fail-over or a restart takes seconds, and who was refused has waited for
+some already."""
 WAIT_SECONDS_MAX = 10.0
 """How long a read waits for a connection of the pool before it answers that the database is overloaded."""
 
@@ -47,7 +50,8 @@ def is_passing(error: BaseException) -> bool:
 
 def unavailable(error: BaseException) -> ApiError:
     """The 503 for a database that cannot be reached."""
-    return ApiError(Reason.UNAVAILABLE, "the database cannot be reached", retry_after_seconds=2, debug=repr(error))
+    why = "the database cannot be reached"
+    return ApiError(Reason.UNAVAILABLE, why, retry_after_seconds=AWAY_RETRY_SECONDS, debug=repr(error))
 
 
 class Database:

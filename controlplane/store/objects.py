@@ -23,6 +23,9 @@ from controlplane.store.selection import where
 if TYPE_CHECKING:
     Connection = asyncpg.Connection[asyncpg.Record]
 
+NOT_YET_RETRY_SECONDS = 1
+"""When to ask again for a revision of another process: the least that Retry-After can say, as they travel in a part of
+a second."""
 FETCH_ROWS = 200
 """Rows a round trip of a page; a page of large objects ends before many of them were fetched for nothing."""
 REMAINING_MAX = 2_000
@@ -62,7 +65,7 @@ def not_yet(rv: int, current_rv: int) -> ApiError:
         Reason.TIMEOUT,
         f"Too large resource version: {rv}, current: {current_rv}",
         causes=(Cause("", "Too large resource version", "ResourceVersionTooLarge"),),
-        retry_after_seconds=1,
+        retry_after_seconds=NOT_YET_RETRY_SECONDS,
     )
 
 

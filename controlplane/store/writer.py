@@ -25,7 +25,7 @@ from controlplane.settings import Settings
 from controlplane.store.changes import ChangeFeed
 from controlplane.store.commit import Committer, FaultError, OutcomeUnknownError, Pending
 from controlplane.store.contract import BatchHook, Change, Mutation, Result
-from controlplane.store.database import Database
+from controlplane.store.database import AWAY_RETRY_SECONDS, Database
 from controlplane.store.notify import Notifier
 
 log = structlog.get_logger(__name__)
@@ -34,6 +34,9 @@ RETRY_SECONDS_MIN = 0.02
 """First pause after a passing fault of the database; each is twice the one before."""
 RETRY_SECONDS_MAX = 0.5
 """Longest of these pauses."""
+FULL_RETRY_SECONDS = 1
+"""When to ask again after a full queue, which a working database empties in less, or of another process when this one
+stops."""
 STOP_SECONDS_MAX = 15.0
 """What waits when the process stops is committed within this time or refused."""
 
@@ -112,7 +115,7 @@ class Writer:
         if self._stopping or len(self._queue) >= self._settings.write_queue_max:
             self.stats.unavailable += 1
             why = "the server is shutting down" if self._stopping else "too many writes are waiting for the database"
-            raise ApiError(Reason.UNAVAILABLE, why, retry_after_seconds=1)
+            raise ApiError(Reason.UNAVAILABLE, why, retry_after_seconds=FULL_RETRY_SECONDS)
         loop = asyncio.get_running_loop()
         pending = Pending(mutation, mutation.reads(), loop.create_future(), loop.time(), AUDITED.get())
         self._queue.append(pending)
@@ -213,7 +216,8 @@ class Writer:
     def _give_up(self, pendings: Sequence[Pending], why: str, debug: str | None = None) -> None:
         self.stats.unavailable += len(pendings)
         for pending in pendings:
-            self._refuse(pending, ApiError(Reason.UNAVAILABLE, why, retry_after_seconds=2, debug=debug))
+            refusal = ApiError(Reason.UNAVAILABLE, why, retry_after_seconds=AWAY_RETRY_SECONDS, debug=debug)
+            self._refuse(pending, refusal)
 
     @staticmethod
     def _refuse(pending: Pending, error: ApiError) -> None:
