@@ -20,6 +20,7 @@ import orjson
 from tests.faults.cluster import Cluster
 from tests.faults.history import ASKED, CREATED, ENDED, SEEN, History
 from tests.faults.plans import KINDS
+from tests.fixtures.wire import checked_client
 
 ROOT = "/apis/nodus.dev/v1/namespaces/default"
 TERMINAL = frozenset({"Succeeded", "Failed", "Cancelled"})
@@ -44,9 +45,7 @@ class Client:
         self._history = History(cluster.history, by=name)
         self._marks = str(cluster.marks)
         self.gate = cluster.marks / f"gate of {function}"
-        self._http = httpx.AsyncClient(
-            headers={"Authorization": f"Bearer {cluster.key}"}, timeout=REQUEST_SECONDS, trust_env=False
-        )
+        self._http = checked_client(headers={"Authorization": f"Bearer {cluster.key}"}, timeout=REQUEST_SECONDS)
         self._ends: dict[str, asyncio.Future[str]] = {}
         self._watching: asyncio.Task[None] | None = None
         self.selector = {"fieldSelector": f"spec.session={name}"}

@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 
 import asyncpg
-import httpx
 
 from controlplane.ledger.invariants import verify
 from controlplane.machinery.quantities import parse_money
@@ -16,6 +15,7 @@ from tests.faults.checker import Logged, Remains
 from tests.faults.clients import ROOT
 from tests.faults.cluster import Cluster, setting
 from tests.fixtures.eventually import eventually
+from tests.fixtures.wire import checked_client
 
 REST_SECONDS_MAX = 180.0
 OPEN_WORKFLOWS = "ExecutionStatus = 'Running' AND WorkflowType IN ('FunctionCallWorkflow', 'WorkerAttemptWorkflow')"
@@ -45,13 +45,12 @@ async def come_to_rest(cluster: Cluster, functions: Sequence[str]) -> None:
     """Stop the Functions, and wait until their workers, rows and workflows are gone and their status says so."""
     for proxy in cluster.proxies:
         proxy.heal()
-    async with httpx.AsyncClient(
-        base_url=cluster.urls[0], headers={"Authorization": f"Bearer {cluster.key}"}, timeout=20, trust_env=False
-    ) as client:
+    headers = {"Authorization": f"Bearer {cluster.key}"}
+    async with checked_client(base_url=cluster.urls[0], headers=headers, timeout=20) as client:
         for name in functions:
-            headers = {"Content-Type": "application/merge-patch+json"}
+            merge = {"Content-Type": "application/merge-patch+json"}
             patch = b'{"spec":{"state":"Stopped"}}'
-            await client.patch(f"{ROOT}/functions/{name}", content=patch, headers=headers)
+            await client.patch(f"{ROOT}/functions/{name}", content=patch, headers=merge)
     until = time.monotonic() + REST_SECONDS_MAX
     connection = await cluster.connect()
     try:

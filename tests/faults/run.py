@@ -10,14 +10,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
-
 from tests.faults.checker import check
 from tests.faults.clients import ROOT, Client
 from tests.faults.cluster import Cluster
 from tests.faults.history import STARTED, Event, read_history
 from tests.faults.plans import FUNCTION
 from tests.faults.rest import come_to_rest, read_remains
+from tests.fixtures.wire import checked_client
 
 MIX = ("succeed",) * 8 + ("blob", "json", "retry", "slow", "raise", "cancel", "delete")
 """The kinds of one map, before they are shuffled."""
@@ -99,6 +98,6 @@ async def create_function(cluster: Cluster, name: str, spec: Mapping[str, Any]) 
         "spec": {**FUNCTION, **spec},
     }
     headers = {"Authorization": f"Bearer {cluster.key}"}
-    async with httpx.AsyncClient(base_url=cluster.urls[0], headers=headers, timeout=20, trust_env=False) as client:
+    async with checked_client(base_url=cluster.urls[0], headers=headers, timeout=20) as client:
         answer = await client.post(f"{ROOT}/functions", json=body)
         assert answer.status_code == 201, answer.text

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import httpx
 
 from tests.fixtures.replicas import Replica
+from tests.fixtures.wire import checked_client
 from tests.oracle.auditor import Auditor
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request would hide the result of the run
@@ -56,11 +57,10 @@ class Storm:
     def client(self, *, slow: bool = False) -> httpx.AsyncClient:
         """A client of the admin; a slow one has a small buffer, so that the server notices when it does not read."""
         options = [(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL_BUFFER_BYTES)] if slow else None
-        return httpx.AsyncClient(
+        return checked_client(
             headers={"Authorization": f"Bearer {self.key}"},
             timeout=httpx.Timeout(SILENCE_SECONDS_MAX, connect=5.0),
             transport=httpx.AsyncHTTPTransport(socket_options=options),
-            trust_env=False,
         )
 
     def url(self, chance: random.Random, plural: str, project: str | None) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import httpx
@@ -55,6 +55,9 @@ _FIELDS: dict[str, tuple[tuple[Term, ...], ...]] = {
 _LIST_LIMITS = ("", "3", "500")
 _AWAY_SECONDS_MAX = 4.0
 _STALL_SECONDS_MAX = 3.0
+_FINAL_LISTS_MAX = 120
+"""A server that was frozen or cut off until now may refuse; for a minute and more it has no reason to."""
+_FINAL_LIST_PAUSE_SECONDS = 0.5
 _GONE = httpx.codes.GONE
 
 
@@ -95,12 +98,18 @@ class Watcher:
         if self._storm.failures:
             return
         state, rv = self._state, self._rv
-        await self._list(client, exact_rv=rv)
+        for _ in range(_FINAL_LISTS_MAX):
+            with suppress(httpx.HTTPError):
+                if await self._list(client, exact_rv=rv):
+                    break
+            await asyncio.sleep(_FINAL_LIST_PAUSE_SECONDS)
+        else:
+            self._storm.fail(self.name, [f"{self._selector}: no list at {rv} was answered, so nothing was compared"])
         if self._state != state:
             self._storm.fail(self.name, [f"{self._selector}: what was folded up to {rv} is not what a list shows"])
 
-    async def _list(self, client: httpx.AsyncClient, exact_rv: int = 0) -> None:
-        """Learn the present, or the state at one revision, in one page or in many."""
+    async def _list(self, client: httpx.AsyncClient, exact_rv: int = 0) -> bool:
+        """Learn the present, or the state at one revision, in one page or in many; False when it was refused."""
         query = {**self._selector.query, "limit": self._chance.choice(_LIST_LIMITS)}
         if exact_rv:
             query |= {"resourceVersion": str(exact_rv), "resourceVersionMatch": "Exact"}
@@ -109,7 +118,7 @@ class Watcher:
             answer = await client.get(self._url(), params=query)
             if not answer.is_success:
                 self._refused(answer)
-                return
+                return False
             page = answer.json()
             shown |= {_name(item): canonical(item) for item in page["items"]}
             rv, token = int(page["metadata"]["resourceVersion"]), page["metadata"].get("continue")
@@ -117,6 +126,7 @@ class Watcher:
                 break
             query = {**self._selector.query, "limit": query["limit"], "continue": token}
         await self._take(rv, shown)
+        return True
 
     async def _take(self, rv: int, shown: dict[Name, bytes]) -> None:
         """Begin with what is shown, once it is known to be right."""

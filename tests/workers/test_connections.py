@@ -15,6 +15,7 @@ from tests.fixtures.app import PROJECT, ROOT, Document, api_settings
 from tests.fixtures.eventually import eventually
 from tests.fixtures.postgres import fresh_database
 from tests.fixtures.replicas import Replica, replicas
+from tests.fixtures.wire import checked_client
 from workers.engines.child import free_port
 from workers.engines.postgres import EmbeddedPostgres
 from workers.tls import ensure_tls
@@ -143,7 +144,7 @@ async def test_a_body_may_be_larger_than_a_head_and_an_answer_take_longer(served
     replica, key = served
     headers = {"Authorization": f"Bearer {key}"}
     body = {"metadata": {"name": "a", "annotations": {"filling": "x" * 50 * HEAD_BYTES_MAX}}, "spec": {}}
-    async with httpx.AsyncClient(base_url=replica.url, headers=headers, trust_env=False, timeout=60) as client:
+    async with checked_client(base_url=replica.url, headers=headers, timeout=60) as client:
         assert (await client.post(f"{PROJECT}/apps", json=body)).status_code == 201
         watched = await client.get(f"{PROJECT}/apps", params={"watch": "true", "timeoutSeconds": "3"})
         assert watched.status_code == 200
@@ -208,7 +209,7 @@ async def test_connections_beyond_the_limit_are_refused_until_others_end(served:
         assert (refusal["reason"], refusal["details"]["retryAfterSeconds"]) == ("Unavailable", 1)
     for one in opened:
         one.writer.close()
-    async with httpx.AsyncClient(base_url=replica.url, trust_env=False) as client:
+    async with checked_client(base_url=replica.url) as client:
 
         async def is_served() -> bool:
             return (await client.get("/healthz")).status_code == httpx.codes.OK
@@ -226,7 +227,7 @@ async def trickle(connection: Connection, content: bytes) -> None:
 async def test_nobody_chooses_the_address_that_a_request_comes_from(served: tuple[Replica, str]) -> None:
     replica, key = served
     headers = {"Authorization": f"Bearer {key}", "X-Forwarded-For": "192.0.2.7"}
-    async with httpx.AsyncClient(base_url=replica.url, headers=headers, trust_env=False, timeout=60) as client:
+    async with checked_client(base_url=replica.url, headers=headers, timeout=60) as client:
         body = {"metadata": {"name": "from-here"}, "spec": {}}
         assert (await client.post(f"{PROJECT}/apps", json=body)).status_code == 201
         query = {"fieldSelector": "object.kind=App,object.name=from-here"}

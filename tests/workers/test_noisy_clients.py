@@ -20,6 +20,7 @@ import pytest
 from tests.fixtures.app import FUNCTION, PROJECT, ROOT, api_settings
 from tests.fixtures.eventually import eventually
 from tests.fixtures.replicas import Replica, replicas
+from tests.fixtures.wire import checked_client
 
 HEADS, WATCHES = 500, 1_000
 TURNS, FULL_TURNS = 100, 1_000
@@ -42,9 +43,7 @@ async def test_unfinished_heads_and_watches_do_not_make_others_wait(
     async with contextlib.AsyncExitStack() as closing:
         clients = [
             await closing.enter_async_context(
-                httpx.AsyncClient(
-                    base_url=replica.url, headers={"Authorization": f"Bearer {key}"}, trust_env=False, timeout=60
-                )
+                checked_client(base_url=replica.url, headers={"Authorization": f"Bearer {key}"}, timeout=60)
             )
             for replica in (quiet, noisy)
         ]

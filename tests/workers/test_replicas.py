@@ -8,7 +8,6 @@ import uuid
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-import httpx
 import pytest
 
 from controlplane.clock import SystemClock
@@ -16,6 +15,7 @@ from controlplane.identity.tokens import INSERT_API_KEY, TokenHasher, new_api_ke
 from controlplane.store.database import Database
 from tests.fixtures.app import FUNCTION, PROJECT, api_settings
 from tests.fixtures.replicas import replicas
+from tests.fixtures.wire import checked_client
 
 REVOKED_SECONDS_MAX = 5.0
 """The server promises one second; a busy machine may add to it, but not what a re-check of its own every half a minute
@@ -30,7 +30,7 @@ async def test_a_revoked_key_ends_its_watches_and_logs_on_every_replica(
     token = new_api_key()
     hashed = TokenHasher(settings.secret_key).hash(token)
     async with replicas(tmp_path, settings, [database_url, database_url]) as (admin, made), AsyncExitStack() as opened:
-        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {admin}"}, trust_env=False) as client:
+        async with checked_client(headers={"Authorization": f"Bearer {admin}"}) as client:
             body = {"metadata": {"name": "f"}, "spec": FUNCTION}
             (await client.post(f"{made[0].url}{PROJECT}/functions", json=body)).raise_for_status()
         await database.execute(
@@ -38,7 +38,7 @@ async def test_a_revoked_key_ends_its_watches_and_logs_on_every_replica(
             SystemClock().now(), None, "Owner", None,
         )  # fmt: skip
         reader = await opened.enter_async_context(
-            httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}, trust_env=False, timeout=60)
+            checked_client(headers={"Authorization": f"Bearer {token}"}, timeout=60)
         )
         streams = [
             await opened.enter_async_context(reader.stream("GET", f"{replica.url}{PROJECT}/functions{path}"))

@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 import pytest
 
 from tests.fixtures.app import PROJECT, api_settings
 from tests.fixtures.eventually import eventually
 from tests.fixtures.replicas import Replica, replicas
+from tests.fixtures.wire import checked_client
 
 STALL_SECONDS_MAX = 2
 _BUFFER_BYTES = 65_536
@@ -40,7 +40,7 @@ async def writing(served: tuple[Replica, str]) -> AsyncIterator[None]:
     merge = {"Content-Type": "application/merge-patch+json"}
 
     async def write() -> None:
-        async with httpx.AsyncClient(base_url=replica.url, headers=headers, trust_env=False, timeout=30) as client:
+        async with checked_client(base_url=replica.url, headers=headers, timeout=30) as client:
             body: dict[str, Any] = {"metadata": {"name": "a", "annotations": {"filling": _FILLING}}, "spec": {}}
             (await client.post(f"{PROJECT}/apps", json=body)).raise_for_status()
             turn = 0

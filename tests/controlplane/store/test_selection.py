@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 
 from controlplane.machinery.selectors import FieldTerm, LabelOperator, LabelTerm
 from controlplane.store.contract import Reads, Selection, Tx
-from controlplane.store.selection import INDEXED_VALUES_MAX, covers, matches, where
+from controlplane.store.objects import current_query
+from controlplane.store.selection import INDEXED_VALUES_MAX, covers, matches
 from tests.controlplane.store.things import Do, Store, key, thing
 
+PAGE_ROWS = 501
+"""What a page of 500 asks for."""
 WORDS = ["", "a", "b", "B", "a.b", "ü"]
 KEYS = ["tier", "app", "nodus.dev/map"]
 PATHS = ["spec.color", "status.phase"]
@@ -110,18 +113,12 @@ async def test_long_lists_of_values_select_like_short_ones(store: Store) -> None
     ids=["a label", "a label in a set", "a field", "a name"],
 )
 async def test_equality_is_answered_by_an_index(store: Store, selection: Selection, index: str) -> None:
-    arguments: list[object] = []
-
-    def bind(value: object) -> str:
-        arguments.append(value)
-        return f"${len(arguments)}"
-
-    text = f"EXPLAIN SELECT doc FROM objects o WHERE {where(selection, 'o', bind)}"
+    text, arguments = current_query(selection, None, None, PAGE_ROWS)
     await store.database.execute(
         "INSERT INTO objects SELECT 'Thing', 'acme', 'p', 'n' || n, 'u' || n, n, n, false, "
         "jsonb_build_object('tier', 't' || n % 1000), jsonb_build_object('spec.color', 'c' || n % 1000), '{}', '{}' "
         "FROM generate_series(1, 20000) n"
     )
     await store.database.execute("ANALYZE objects")
-    plan = "\n".join(row[0] for row in await store.database.fetch(text, *arguments))
+    plan = "\n".join(row[0] for row in await store.database.fetch(f"EXPLAIN {text}", *arguments))
     assert index in plan, plan
