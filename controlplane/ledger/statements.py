@@ -95,7 +95,7 @@ class Statements:
             balance = await balance_of_org(connection, org)
             month = await connection.fetchrow(_SPENT, org, start, end)
         assert month is not None, "an aggregate has one row"
-        account = _account(org, balance, month["spent"], now, month["opened_at"] or now)
+        account = _account(org, balance, month["spent"], month["opened_at"] or now)
         if next_grant_expiry is not None:
             account["status"]["nextGrantExpiry"] = next_grant_expiry
         return account
@@ -188,7 +188,7 @@ _CAUSES: Mapping[TransferKind, str] = MappingProxyType(
 )
 
 
-def _account(org: str, balance: Balance, spent_micro_usd: int, now: datetime, opened_at: datetime) -> Document:
+def _account(org: str, balance: Balance, spent_micro_usd: int, opened_at: datetime) -> Document:
     available = max(0, balance.available_micro_usd)
     limited = balance.floor_micro_usd is not None
     arrears = max(0, -balance.settled_micro_usd) if limited else 0
@@ -197,10 +197,11 @@ def _account(org: str, balance: Balance, spent_micro_usd: int, now: datetime, op
         if limited
         else ("False", "Unlimited", "nobody limits what this organisation may use")
     )
-    conditions = with_condition([], Condition("CreditLimited", *told, 1), now)
+    # No time of theirs is stored; that of the moment would be another at each look, though nothing has changed.
+    conditions = with_condition([], Condition("CreditLimited", *told, 1), opened_at)
     no_payments = "this server takes no payments; its operator grants credit"
     conditions = with_condition(
-        conditions, Condition("PaymentMethodPresent", "False", "PaymentsNotConfigured", no_payments, 1), now
+        conditions, Condition("PaymentMethodPresent", "False", "PaymentsNotConfigured", no_payments, 1), opened_at
     )
     return {
         "apiVersion": API_VERSION,
