@@ -131,6 +131,17 @@ def executions_are_counted(history: Sequence[Event], remains: Remains) -> Iterab
             yield f"{call} began {count} times, {allowed.get(call, 0)} are accounted for"
 
 
+def recoveries_are_losses(history: Sequence[Event], remains: Remains) -> Iterable[str]:
+    """No call counts more recoveries than it had workers that may have been lost: each is lost once, and the one whose
+    result counts was not."""
+    for changes in remains.by_call().values():
+        workers = {change.status["worker"]["attempt"] for change in changes if "worker" in change.status}
+        last = changes[-1]
+        lost, recoveries = len(workers) - (last.phase == "Succeeded"), last.status.get("recoveries", 0)
+        if recoveries > lost:
+            yield f"{last.name} counts {recoveries} recoveries and can have lost {lost} workers"
+
+
 def results_come_from_the_last_worker(history: Sequence[Event], remains: Remains) -> Iterable[str]:
     """A result is what the worker to which the call is bound delivered, and it was delivered once."""
     delivered: dict[tuple[str, str], set[str]] = defaultdict(set)
@@ -257,6 +268,7 @@ RULES: Sequence[Rule] = (
     every_created_call_is_known,
     calls_end_as_their_kind_must,
     executions_are_counted,
+    recoveries_are_losses,
     results_come_from_the_last_worker,
     workers_hold_no_more_than_they_may,
     sessions_take_turns,

@@ -142,6 +142,10 @@ def run_again(run: Run) -> None:
     run.history += [{**run.one("began", "a"), "run": "9"}, {**run.one("finished", "a"), "run": "9"}]
 
 
+def recover_from_nothing(run: Run) -> None:
+    run.rewrite("c", lambda document: document["status"].update(recoveries=1))
+
+
 def take_another_result(run: Run) -> None:
     run.one("finished", "b")["digest"] = "other"
 
@@ -256,6 +260,7 @@ WRONG = [
     (tell_nobody, "every_created_call_is_known"),
     (end_otherwise, "calls_end_as_their_kind_must"),
     (run_again, "executions_are_counted"),
+    (recover_from_nothing, "recoveries_are_losses"),
     (take_another_result, "results_come_from_the_last_worker"),
     (keep_a_result_of_a_failure, "results_come_from_the_last_worker"),
     (hold_too_much, "workers_hold_no_more_than_they_may"),
