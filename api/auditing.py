@@ -15,7 +15,7 @@ from typing import Any
 
 from starlette.types import Scope
 
-from api.deps import CREDENTIAL, LOGIN_PATHS, PRINCIPAL, REQUEST_ID, Deps
+from api.deps import CREDENTIAL, LOGIN_PATHS, PRINCIPAL, REQUEST_ID, Deps, source_of
 from api.errors import from_http_status
 from controlplane.audit.entries import Actor, ActorKind
 from controlplane.audit.requests import AUDITED, AuditedRequest
@@ -96,9 +96,7 @@ class Auditing:
         """The request before anybody is known to have sent it."""
         method: str = scope["method"]
         steps = path.split("/")
-        request = AuditedRequest(
-            actor=_NOBODY, verb="", request_id=scope[REQUEST_ID], source=(scope.get("client") or ("",))[0]
-        )
+        request = AuditedRequest(actor=_NOBODY, verb="", request_id=scope[REQUEST_ID], source=source_of(scope))
         if steps[: len(_ROOT)] != _ROOT or len(steps) == len(_ROOT):
             is_login = path in LOGIN_PATHS and method not in _READS
             request.verb = "login" if is_login else _VERBS.get(method, (method.lower(),) * 2)[1]

@@ -22,6 +22,7 @@ from api.streams import Streams
 from controlplane.audit.refusals import AuditQueue
 from controlplane.clock import Clock
 from controlplane.errors import ApiError, Reason
+from controlplane.identity.authenticator import Guesses
 from controlplane.identity.principal import Principal
 from controlplane.machinery.kind import Kind
 from controlplane.resources import Resources
@@ -93,8 +94,8 @@ class Deps:
     cache: ObjectCache
     feed: ChangeFeed
     watches: Watches
-    authenticate: Callable[[bytes], Awaitable[Principal]]
-    """From the Authorization header (empty when absent) to the caller; raises 401."""
+    authenticate: Callable[[bytes, Guesses | None], Awaitable[Principal]]
+    """From the Authorization header (empty when absent) to the caller; raises 401, and 429 for too many guesses."""
     streams: Streams
     audit: AuditQueue
     """What is told of requests that changed nothing."""
@@ -129,6 +130,12 @@ def origin_of(scope: Scope, settings: Settings) -> str:
         return settings.public_url.rstrip("/")
     host = next((value for name, value in scope["headers"] if name == b"host"), b"localhost")
     return f"{scope['scheme']}://{host.decode('latin-1')}"
+
+
+def source_of(scope: Scope) -> str:
+    """Where a request comes from, as far as its connection and the proxies that are believed tell."""
+    client: tuple[str, int] | None = scope.get("client")
+    return client[0] if client is not None else ""
 
 
 def credential(request: Request) -> bytes:

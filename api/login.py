@@ -24,8 +24,8 @@ from starlette.routing import BaseRoute, Route
 
 from api.auditing import acts_as
 from api.bodies import read_body
-from api.deps import origin_of
-from api.login_pages import LoginDeps, address_of
+from api.deps import origin_of, source_of
+from api.login_pages import LoginDeps
 from api.typed_bodies import typed
 from controlplane.clock import format_time
 from controlplane.errors import ApiError, Reason
@@ -94,7 +94,7 @@ class LoginRoutes:
         asking = Asking(
             client=f"{asked.client_id} ({request.headers.get('user-agent', '')[:TEXT_LENGTH_MAX]})",
             host="",
-            address=address_of(request),
+            address=source_of(request.scope),
             since=self._deps.clock.now(),
         )
         secret, user_code = await self._deps.logins.begin(asking)

@@ -20,7 +20,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from api.bodies import read_body
-from api.deps import origin_of
+from api.deps import origin_of, source_of
 from api.identity import visible_projects
 from api.login_page import HEADERS, Choice, ask_whether, ask_who, html, tell
 from api.rates import Buckets, Rate
@@ -67,7 +67,7 @@ class AddressLimits:
         self._take("poll", request, self._polls)
 
     def _take(self, what: str, request: Request, rate: Rate) -> None:
-        allowed, _ = self._buckets.take((what, address_of(request)), rate)
+        allowed, _ = self._buckets.take((what, source_of(request.scope)), rate)
         if not allowed:
             raise ApiError(
                 Reason.TOO_MANY_REQUESTS,
@@ -91,11 +91,6 @@ class LoginDeps:
     cache: ObjectCache
     settings: Settings
     clock: Clock
-
-
-def address_of(request: Request) -> str:
-    """Where the request comes from, as far as the connection tells."""
-    return request.client.host if request.client is not None else ""
 
 
 class LoginPages:
@@ -157,7 +152,9 @@ class LoginPages:
             people = await self._people(form)
         except ApiError as refusal:
             return self._again(request, LOOPBACK_PAGE, asked, refusal)
-        asking = Asking(client="nodus", host=asked["host"], address=address_of(request), since=self._deps.clock.now())
+        asking = Asking(
+            client="nodus", host=asked["host"], address=source_of(request.scope), since=self._deps.clock.now()
+        )
         return self._consent(request, LOOPBACK_PAGE, asked, asking, people)
 
     async def _device_decided(self, form: Mapping[str, list[str]]) -> Response:

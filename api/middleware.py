@@ -24,9 +24,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.auditing import REFUSAL, Auditing, actor_of
 from api.bodies import BODY_SECONDS_MAX
 from api.buffered_bytes import COUNT_BODY, BufferedBytes
-from api.deps import CREDENTIAL, PRINCIPAL, REQUEST_ID, Deps
+from api.deps import CREDENTIAL, PRINCIPAL, REQUEST_ID, Deps, source_of
 from api.errors import from_http_status, internal_error, status_response
-from api.rates import ALLOWANCE, Rates
+from api.rates import ALLOWANCE, GuessRates, Rates
 from controlplane import metrics
 from controlplane.audit.requests import AUDITED, AuditedRequest
 from controlplane.errors import ApiError, Reason
@@ -58,6 +58,7 @@ class Edge:
         self._deps = deps
         self._auditing = Auditing(deps)
         self._rates = Rates(deps.settings)
+        self._guesses = GuessRates(deps.settings)
         bytes_max = deps.settings.bodies_buffered_bytes_max
         self._bodies = BufferedBytes("bodies of requests", bytes_max, bytes_max // _OWNERS_MIN)
         self._prefix = urlsplit(deps.settings.public_url).path.rstrip("/")
@@ -118,7 +119,7 @@ class Edge:
         if is_user_token(credential) and (org := Headers(scope=scope).get(ORG_HEADER)):
             # A key is of one organisation; the holder of a token may be a Member of several.
             scope[CREDENTIAL] = b"%b %b" % (credential, org.encode("latin-1"))
-        scope[PRINCIPAL] = caller = await self._deps.authenticate(scope[CREDENTIAL])
+        scope[PRINCIPAL] = caller = await self._deps.authenticate(scope[CREDENTIAL], self._guesses.of(source_of(scope)))
         audited.actor = actor_of(scope)
         scope[ALLOWANCE] = allowance = self._rates.take(scope[CREDENTIAL], caller, scope)
         if allowance is not None and not allowance.allowed:

@@ -2,9 +2,9 @@
 
 A bucket of tokens for each credential and class, in the memory of the process: n processes together allow n times as
 much, which is what n processes can serve. Workers' claims have buckets of their own, so nothing else that a worker or
-its project does makes them wait; nodes belong to the installation and are not counted. What is not authenticated has no
-bucket: it costs no look-up (`controlplane/identity/authenticator.py`). Only logins, which nobody authenticates, are
-counted by address (`api/login.py`).
+its project does makes them wait; nodes belong to the installation and are not counted. What is not authenticated is
+counted by address: keys that turn out to be nobody's, each of which costs a look-up
+(`controlplane/identity/authenticator.py`), and logins (`api/login_pages.py`).
 
 A bucket is one number, the time at which it will be full again: a request moves it on by the time one token takes to
 come, and is refused when that is further off than a whole bucket takes.
@@ -111,6 +111,11 @@ class Buckets:
                 self._full_at.popitem(last=False)
         return allowed, full_at - now
 
+    def give_back(self, bucket: Hashable, rate: Rate) -> None:
+        """Put a token that was taken back."""
+        if bucket in self._full_at:
+            self._full_at[bucket] -= 1 / rate.per_second
+
 
 class Rates:
     """The buckets of a process, by credential and class."""
@@ -135,6 +140,46 @@ class Rates:
             return None
         allowed, full_seconds = self._buckets.take((credential, request_class), rate)
         return Allowance(request_class, rate, allowed=allowed, full_seconds=full_seconds)
+
+
+class GuessRates:
+    """How many keys of nobody each address may try at this process. Keys that were good here go on working, whoever
+    guesses beside them."""
+
+    def __init__(self, settings: EdgeSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate = Rate(settings.guess_per_second, settings.guess_burst_max)
+        self._buckets = Buckets(settings.rate_buckets_max, clock)
+
+    def of(self, source: str) -> Guessing:
+        """The part of one address."""
+        return Guessing(self._buckets, self._rate, source)
+
+
+class Guessing:
+    """Look-ups of one address."""
+
+    __slots__ = ("_buckets", "_rate", "_source")
+
+    def __init__(self, buckets: Buckets, rate: Rate, source: str) -> None:
+        self._buckets = buckets
+        self._rate = rate
+        self._source = source
+
+    def begin(self) -> None:
+        """Count one; TooManyRequests when too many were wrong."""
+        allowed, _ = self._buckets.take(self._source, self._rate)
+        if not allowed:
+            raise ApiError(
+                Reason.TOO_MANY_REQUESTS,
+                f"this address has tried {self._rate.burst} keys that are nobody's, and gets "
+                f"{self._rate.per_second:g} more tries a second",
+                retry_after_seconds=max(math.ceil(1 / self._rate.per_second), 1),
+                fix="Use a key that is good; one that has been good at this server still works.",
+            )
+
+    def forgive(self) -> None:
+        """Count it no more."""
+        self._buckets.give_back(self._source, self._rate)
 
 
 def class_of(scope: Scope, caller: Principal) -> RequestClass:

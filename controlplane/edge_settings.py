@@ -126,6 +126,15 @@ class EdgeSettings(BaseSettings):
     rate_claim_burst_max: int = Field(
         default=5_000, ge=1, description="Claims at once, so that no worker ever waits for it."
     )
+    guess_per_second: float = Field(
+        default=20,
+        gt=0,
+        description="Keys of nobody that one address may try at a process; each is a query. Behind a proxy that "
+        "`trusted_proxies` does not name, all clients are one address.",
+    )
+    guess_burst_max: int = Field(
+        default=200, ge=1, description="Of these at once: all programs of a site whose key was revoked."
+    )
     rate_buckets_max: int = Field(
         default=20_000,
         ge=1,

@@ -2,7 +2,8 @@
 
 The edge calls this for every request, so what was looked up is trusted for a second; unknown tokens are remembered as
 well, in a table of their own, so a flood of guesses can neither reach the database more than once each nor push out
-those in use. Next: `scopes.py` says what the principal may do.
+those in use. How many different ones a source may try is the edge's to say (`Guesses`). Next: `scopes.py` says what the
+principal may do.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import asyncpg
 
@@ -52,6 +53,16 @@ _HEADER_BYTES_MAX = 4_096
 _UNKNOWN = "the credential is unknown, expired or revoked"
 
 
+class Guesses(Protocol):
+    """What one source may still guess."""
+
+    def begin(self) -> None:
+        """Count a look-up; raises TooManyRequests instead when there were too many wrong ones."""
+
+    def forgive(self) -> None:
+        """It was none: the key is good, or nobody could tell."""
+
+
 class Authenticator:
     """Looks credentials up. One per process; `__call__` may run concurrently."""
 
@@ -71,9 +82,10 @@ class Authenticator:
         self._noting: asyncio.Task[None] | None = None
         self._looking_up: dict[bytes, asyncio.Task[Principal | None]] = {}
 
-    async def __call__(self, authorization: bytes) -> Principal:
+    async def __call__(self, authorization: bytes, guesses: Guesses | None = None) -> Principal:
         """The caller behind an `Authorization` header (empty when absent).
 
+        `guesses` bounds the look-ups of keys that have not been good here before; what it raises is passed on.
         Raises Unauthorized when there is none, it is not of ours, expired or (except for attempts, see `Principal`)
         revoked, and Unavailable when the database cannot be asked.
         """
@@ -87,7 +99,7 @@ class Authenticator:
             return _NODE
         if not TOKEN_FORM.fullmatch(token):
             return await self._person(authorization)
-        principal = await self._principal(hashed)
+        principal = await self._principal(hashed, guesses)
         if principal is None:
             raise ApiError(Reason.UNAUTHORIZED, _UNKNOWN)
         return principal
@@ -137,13 +149,26 @@ class Authenticator:
     def _hash(self, authorization: bytes) -> bytes:
         return self._hasher.hash(_token(authorization))
 
-    async def _principal(self, hashed: bytes) -> Principal | None:
+    async def _principal(self, hashed: bytes, guesses: Guesses | None) -> Principal | None:
         now = time.monotonic()
         known = self._known.get(hashed)
         if known is not None and known[0] > now:
             return known[1]
         if self._unknown.get(hashed, 0.0) > now:
             return None
+        if guesses is None or known is not None or hashed in self._looking_up:
+            return await self._asked(hashed)
+        guesses.begin()
+        is_wrong = False
+        try:
+            principal = await self._asked(hashed)
+            is_wrong = principal is None
+        finally:
+            if not is_wrong:
+                guesses.forgive()
+        return principal
+
+    async def _asked(self, hashed: bytes) -> Principal | None:
         # Requests that arrive together wait for one look-up; it is a task of its own, so that a client which goes away
         # does not take the others' answer with it.
         task = self._looking_up.get(hashed)

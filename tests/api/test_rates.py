@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from api.rates import Allowance, Rates
 from controlplane.edge_settings import EdgeSettings
 from controlplane.identity.bootstrap import issue_admin_key
 from controlplane.identity.principal import Principal, PrincipalKind
+from controlplane.identity.tokens import new_api_key
 from tests.fixtures.app import FUNCTION, PROJECT, ServedApi, api_settings, serve
 from tests.fixtures.auditing import events_about
 from tests.fixtures.http_worker import start_worker
@@ -148,6 +150,31 @@ async def test_a_worker_that_writes_too_much_still_claims(slow: ServedApi) -> No
     assert [answer.status_code for answer in answers] == [422, 422, 422, 429]
     for _ in range(5):
         await worker.claim()
+
+
+async def test_an_address_that_guesses_is_refused_and_keys_in_use_are_not(database_url: str, tmp_path: Path) -> None:
+    settings = api_settings(
+        database_url, tmp_path, guess_per_second=HARDLY_EVER, guess_burst_max=3, token_cache_seconds=0.0
+    )
+    async with serve(settings) as api:
+
+        async def code(token: str) -> int:
+            answer = await api.client.get("/auth/whoami", headers={"Authorization": f"Bearer {token}"})
+            return answer.status_code
+
+        # Good keys are no guesses, however many there are.
+        core = api.core
+        good = [await issue_admin_key(core.writer, core.database, core.settings) for _ in range(5)]
+        assert [await code(token) for token in good] == [200] * 5
+        first = await issue_admin_key(core.writer, core.database, core.settings)
+        assert await asyncio.gather(*(code(first) for _ in range(20))) == [200] * 20
+        assert [await code(new_api_key()) for _ in range(4)] == [401, 401, 401, 429]
+        assert [await code(token) for token in good] == [200] * 5
+        another = await issue_admin_key(core.writer, core.database, core.settings)
+        answer = await api.client.get("/auth/whoami", headers={"Authorization": f"Bearer {another}"})
+        assert (answer.status_code, answer.json()["reason"]) == (429, "TooManyRequests")
+        assert int(answer.headers["Retry-After"]) > 1
+        assert (await api.client.get("/healthz")).status_code == 200
 
 
 async def test_what_needs_no_credential_has_no_rate(slow: ServedApi) -> None:
