@@ -83,6 +83,13 @@ async def start_attempt(client: Client, queue: str) -> Handle:
     )
 
 
+async def start_controller(client: Client, queue: str) -> Handle:
+    start = ControllerInput(name=ControllerName.SWEEPER)
+    return await client.start_workflow(
+        ControllerWorkflow.run, start, id=f"controller/{uuid.uuid4().hex}", task_queue=queue
+    )
+
+
 def node(client: Client, queue: str, worker: ScriptedWorker) -> Worker:
     """A node process named after the queue."""
     return Worker(client, task_queue=node_task_queue(queue), activities=worker.node_activities, build_id="test")
@@ -309,12 +316,7 @@ async def _never_built(client: Client, queue: str) -> Handle:
 async def _continued(client: Client, queue: str) -> Handle:
     controller = ScriptedController(rounds=1)
     async with control(client, queue, [controller.run_controller]):
-        handle = await client.start_workflow(
-            ControllerWorkflow.run,
-            ControllerInput(name=ControllerName.SWEEPER),
-            id=f"controller/{uuid.uuid4().hex}",
-            task_queue=queue,
-        )
+        handle = await start_controller(client, queue)
         await eventually(lambda: len(controller.inputs) == 2)
         await client.get_workflow_handle(handle.id).terminate()
         return client.get_workflow_handle(handle.id, run_id=handle.first_execution_run_id)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from typing import Any
 
 from temporalio import activity
@@ -10,25 +9,19 @@ from temporalio.client import Client, WorkflowHandle
 from activities.controller_contract import RUN_CONTROLLER, ControllerInput, ControllerName
 from tests.fixtures.eventually import eventually
 from tests.fixtures.scripted import ScriptedController
-from tests.workflows.stories import control
-from workflows.controller import ControllerWorkflow
+from tests.workflows.stories import control, start_controller
 from workflows.journal import SHOWN_MAX
 
 
 async def test_a_controller_begins_again_with_an_empty_history(temporal_client: Client, task_queue: str) -> None:
     controller = ScriptedController(rounds=2)
     async with control(temporal_client, task_queue, [controller.run_controller]):
-        handle = await temporal_client.start_workflow(
-            ControllerWorkflow.run,
-            ControllerInput(name=ControllerName.STARTER),
-            id=f"controller/{uuid.uuid4().hex}",
-            task_queue=task_queue,
-        )
+        handle = await start_controller(temporal_client, task_queue)
         await eventually(lambda: len(controller.inputs) == 3)
         latest = temporal_client.get_workflow_handle(handle.id)
         assert len((await latest.fetch_history()).events) < 11
         await latest.terminate()
-    assert {told.name for told in controller.inputs} == {ControllerName.STARTER}
+    assert {told.name for told in controller.inputs} == {ControllerName.SWEEPER}
 
 
 async def test_a_loop_that_dies_is_run_again_within_a_second(temporal_client: Client, task_queue: str) -> None:
@@ -44,12 +37,7 @@ async def test_a_loop_that_dies_is_run_again_within_a_second(temporal_client: Cl
             await asyncio.sleep(0.2)
 
     async with control(temporal_client, task_queue, [crash_at_first]):
-        handle = await temporal_client.start_workflow(
-            ControllerWorkflow.run,
-            ControllerInput(name=ControllerName.SWEEPER),
-            id=f"controller/{uuid.uuid4().hex}",
-            task_queue=task_queue,
-        )
+        handle = await start_controller(temporal_client, task_queue)
         await eventually(lambda: len(begun) == 2)
         await handle.terminate()
     assert begun[1] - begun[0] < 2.0
@@ -60,15 +48,10 @@ async def test_a_controller_tells_of_its_rounds_and_of_no_more_than_the_last(
 ) -> None:
     controller = ScriptedController(rounds=SHOWN_MAX + 2)
     async with control(temporal_client, task_queue, [controller.run_controller]):
-        handle = await temporal_client.start_workflow(
-            ControllerWorkflow.run,
-            ControllerInput(name=ControllerName.STARTER),
-            id=f"controller/{uuid.uuid4().hex}",
-            task_queue=task_queue,
-        )
+        handle = await start_controller(temporal_client, task_queue)
         await eventually(lambda: len(controller.inputs) == SHOWN_MAX + 3, within=60)
         latest = temporal_client.get_workflow_handle(handle.id)
-        state = "a control process runs the starter, or is about to"
+        state = "a control process runs the sweeper, or is about to"
         await eventually(lambda: told(latest, "state", state), within=60)
         timeline, decisions = [await latest.query(name, result_type=list[str]) for name in ("timeline", "decisions")]
         await latest.terminate()
