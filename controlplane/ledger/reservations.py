@@ -229,16 +229,7 @@ async def open_limit(connection: Connection, limit: Limit, now: datetime) -> Non
 
 def opening(limit: Limit, now: datetime) -> tuple[str, list[object]]:
     """The statement of `open_limit`."""
-    arguments: list[object] = [
-        limit.id, limit.org, limit.blocks, limit.limit_micro_usd, *limit.period(now)
-    ]  # fmt: skip
-
-    def bind(value: object) -> str:
-        arguments.append(value)
-        return f"${len(arguments)}"
-
-    sql = _OPEN.replace("$running", scope_of(limit, "c", bind)).replace("$charged", scope_of(limit, "t", bind))
-    return sql, arguments
+    return about(limit, _OPEN, [limit.id, limit.org, limit.blocks, limit.limit_micro_usd, *limit.period(now)])
 
 
 async def settle(connection: Connection, ended: Sequence[EndedDispatch]) -> None:
@@ -296,7 +287,22 @@ def reservations_of(tx: Tx) -> Reservations:
     return found
 
 
-def scope_of(limit: Limit, table: str, bind: Callable[[object], str]) -> str:
+def about(limit: Limit, sql: str, arguments: list[object]) -> tuple[str, list[object]]:
+    """A statement about what the limit covers: of work that runs, a table `c`, in place of `$running`, and of
+    transfers, a table `t`, in place of `$charged`. Its arguments come after those that are given."""
+    arguments = [*arguments]
+
+    def bind(value: object) -> str:
+        arguments.append(value)
+        return f"${len(arguments)}"
+
+    for place, table in (("$running", "c"), ("$charged", "t")):
+        if place in sql:
+            sql = sql.replace(place, _scope_of(limit, table, bind))
+    return sql, arguments
+
+
+def _scope_of(limit: Limit, table: str, bind: Callable[[object], str]) -> str:
     """What the work that a limit covers fulfils, as conditions on a table, each with its AND before it."""
     parts = [label_condition(term, table, bind) for term in limit.terms]
     if limit.project is not None:

@@ -21,9 +21,9 @@ from controlplane.ledger.reservations import (
     RUNNING,
     SETTLE,
     EndedDispatch,
+    about,
     as_json,
     opening,
-    scope_of,
 )
 from controlplane.store.contract import Key, Reads, Tx
 from controlplane.store.database import Database
@@ -109,7 +109,7 @@ class Miscount:
 async def miscount(database: Database, limit: Limit) -> Miscount | None:
     """How far the row of the limit is from the ledger; None where they agree, or it has no row. It reads what its
     organisation was charged in the period."""
-    sql, arguments = _about(limit, _COUNTED)
+    sql, arguments = about(limit, _COUNTED, [limit.id])
     for row in await database.fetch(sql, *arguments):
         if row["spent_micro_usd"] != row["charged_micro_usd"]:
             return Miscount(limit=limit, **dict(row))
@@ -133,16 +133,6 @@ async def miscounts(database: Database, most: int) -> list[Miscount]:
     return found[:most]
 
 
-def _about(limit: Limit, sql: str) -> tuple[str, list[object]]:
-    arguments: list[object] = [limit.id]
-
-    def bind(value: object) -> str:
-        arguments.append(value)
-        return f"${len(arguments)}"
-
-    return sql.replace("$charged", scope_of(limit, "t", bind)), arguments
-
-
 async def limits_behind(database: Database, limits: Sequence[Limit]) -> list[str]:
     """Which of these limits have a row that says something else: opened by a process that had not heard of a change, or
     written by an older server."""
@@ -162,13 +152,7 @@ async def ended_unnoticed(database: Database, limit: int) -> list[EndedDispatch]
 
 async def running_unnoticed(database: Database, limit: Limit, count: int) -> list[dict[str, object]]:
     """Dispatches that the limit covers, and that run without holding anything of it."""
-    arguments: list[object] = [limit.id, limit.org, count]
-
-    def bind(value: object) -> str:
-        arguments.append(value)
-        return f"${len(arguments)}"
-
-    sql = _RUNNING_UNNOTICED.replace("$running", scope_of(limit, "c", bind))
+    sql, arguments = about(limit, _RUNNING_UNNOTICED, [limit.id, limit.org, count])
     return [{"uid": row["uid"], "dispatches": row["dispatches"]} for row in await database.fetch(sql, *arguments)]
 
 
@@ -230,4 +214,4 @@ class FollowObject:
         if limit is not None:
             follow(tx, limit)
             # After all that this batch charges is written.
-            tx.execute(*_about(limit, _RECOUNT))
+            tx.execute(*about(limit, _RECOUNT, [limit.id]))
