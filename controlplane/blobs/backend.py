@@ -13,12 +13,18 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from controlplane.blobs.signing import BlobAddress
+from controlplane.errors import ApiError, Reason
 
 CHUNK_BYTES = 256 << 10
 
 
 class BytesMissingError(Exception):
     """The location holds nothing: somebody removed bytes behind our back."""
+
+
+def unavailable(error: Exception, message: str = "blobs cannot be reached now") -> ApiError:
+    """The 503 for a place that failed."""
+    return ApiError(Reason.UNAVAILABLE, message, retry_after_seconds=5, debug=repr(error))
 
 
 @dataclass(frozen=True, slots=True)

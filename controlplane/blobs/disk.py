@@ -11,8 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from controlplane.blobs.backend import CHUNK_BYTES, BytesMissingError, Found
-from controlplane.errors import ApiError, Reason
+from controlplane.blobs.backend import CHUNK_BYTES, BytesMissingError, Found, unavailable
 
 
 class DiskBackend:
@@ -26,7 +25,7 @@ class DiskBackend:
         try:
             await asyncio.to_thread(self._move, path, self._root / location)
         except OSError as error:
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
 
     async def open(self, location: str) -> FileStream:
         """The file, open for reading."""
@@ -35,21 +34,21 @@ class DiskBackend:
         except FileNotFoundError:
             raise BytesMissingError(location) from None
         except OSError as error:
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
 
     async def remove(self, location: str) -> None:
         """Delete the file if it is there."""
         try:
             await asyncio.to_thread((self._root / location).unlink, missing_ok=True)
         except OSError as error:
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
 
     async def stored(self, after: str, limit: int) -> list[Found]:
         """Files in the order of the parts of their paths."""
         try:
             return await asyncio.to_thread(lambda: list(islice(self._walk("", after.split("/")), limit)))
         except OSError as error:
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
 
     def _walk(self, folder: str, after: Sequence[str]) -> Iterator[Found]:
         """What is below `folder`, without what lies up to `after`, a path that begins there."""
@@ -93,7 +92,3 @@ class FileStream:
     async def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-
-def _unavailable(error: OSError) -> ApiError:
-    return ApiError(Reason.UNAVAILABLE, "blobs cannot be reached now", retry_after_seconds=5, debug=repr(error))

@@ -23,9 +23,9 @@ from minio import Minio
 from minio.commonconfig import CopySource
 from minio.error import MinioException, S3Error
 
-from controlplane.blobs.backend import CHUNK_BYTES, BytesMissingError, Found
+from controlplane.blobs.backend import CHUNK_BYTES, BytesMissingError, Found, unavailable
 from controlplane.blobs.signing import BlobAddress
-from controlplane.errors import ApiError, Reason
+from controlplane.errors import ApiError
 from controlplane.settings import Settings
 
 _THREADS = 16
@@ -165,9 +165,9 @@ class S3Backend:
                 raise BytesMissingError(str(error)) from error
             if error.code in _BUCKET_EXISTS:
                 raise
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
         except (MinioException, urllib3.exceptions.HTTPError, OSError) as error:
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
 
 
 class ObjectStream:
@@ -203,7 +203,3 @@ def _client(settings: Settings, endpoint: str, *, secure: bool) -> Minio:
 
 def _uploaded(address: BlobAddress) -> str:
     return f"{_UPLOADED}{address.org}/{address.project}/{address.digest}"
-
-
-def _unavailable(error: Exception) -> ApiError:
-    return ApiError(Reason.UNAVAILABLE, "blobs cannot be reached now", retry_after_seconds=5, debug=repr(error))

@@ -19,6 +19,7 @@ from typing import BinaryIO
 
 import structlog
 
+from controlplane.blobs.backend import unavailable
 from controlplane.blobs.signing import UploadGrant
 from controlplane.errors import ApiError, Cause, Reason
 
@@ -51,7 +52,7 @@ class Spool:
             except TimeoutError:
                 raise ApiError(Reason.BAD_REQUEST, f"the body took longer than {self.seconds_max:g} seconds") from None
             except OSError as error:
-                raise _unavailable("the blob cannot be stored now", error) from error
+                raise unavailable(error, "the blob cannot be stored now") from error
             yield path
         finally:
             with contextlib.suppress(FileNotFoundError):
@@ -96,7 +97,7 @@ class Spool:
         except FileNotFoundError:
             return swept  # nothing was ever received
         except OSError as error:
-            raise _unavailable("the folder of uploads cannot be read now", error) from error
+            raise unavailable(error, "the folder of uploads cannot be read now") from error
         for entry in left:
             try:
                 if entry.stat().st_mtime < before:
@@ -119,10 +120,6 @@ def _finish(file: BinaryIO, digest: hashlib._Hash, content: bytes) -> None:
     _write(file, digest, content)
     file.flush()
     os.fsync(file.fileno())
-
-
-def _unavailable(message: str, error: OSError) -> ApiError:
-    return ApiError(Reason.UNAVAILABLE, message, retry_after_seconds=5, debug=repr(error))
 
 
 def _not_as_promised(field: str, message: str) -> ApiError:
