@@ -18,6 +18,7 @@ from pydantic import SecretStr
 from controlplane.identity.keys import KeyPurpose, derive_key
 from controlplane.identity.principal import AttemptBinding
 from controlplane.identity.scopes import ACCOUNT_WORKER_SCOPES, ATTEMPT_SCOPES
+from controlplane.kinds.invite import EXPIRED
 from controlplane.store.database import Database
 
 API_KEY_PREFIX = "nodus_"
@@ -53,14 +54,14 @@ SELECT project, function, function_uid, concurrency FROM live
 REVOKE_ATTEMPT = "UPDATE tokens SET revoked_at = $2 WHERE attempt = $1 AND revoked_at IS NULL"
 """Ends the token of an attempt (uid, time) before the attempt itself ends; afterwards it is ended anyway, because a
 look-up compares the attempt's state and epoch. For `Tx.execute` of whoever fences a worker."""
-PURGE = """
+PURGE = f"""
 DELETE FROM tokens WHERE hash IN (
     SELECT t.hash FROM tokens t LEFT JOIN attempts a ON a.uid = t.attempt LEFT JOIN objects o ON o.uid = t.uid
     WHERE (t.kind = 'attempt' AND (a.uid IS NULL OR a.finished_at < $1))
-        OR (t.expires_at < $1 AND (o.uid IS NULL OR o.doc -> 'status' ->> 'phase' = 'Expired'))
+        OR (t.expires_at < $1 AND (o.uid IS NULL OR o.doc -> 'status' ->> 'phase' = '{EXPIRED}'))
         OR (t.kind = 'attempt' AND t.revoked_at < $1)
     LIMIT 1000)
-"""
+"""  # noqa: S608 - a constant
 
 
 def new_api_key() -> str:

@@ -263,9 +263,7 @@ class Delete:
     def apply(self, tx: Tx) -> Document | None:
         """The object as it stays, or None when it is gone."""
         current = tx.get(self._key)
-        if current is None:
-            raise not_found(self._kind.plural, self._key.name)
-        if not self._due(current):
+        if current is None or not self._due(current):
             raise not_found(self._kind.plural, self._key.name)
         if current["metadata"]["uid"] != self._base["metadata"]["uid"]:
             raise RaceLostError(self._kind, self._key.name)
