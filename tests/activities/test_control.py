@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from controlplane.clock import format_time
 from controlplane.machinery.kind import Document
 from controlplane.resources.answers import DeleteOptions
-from tests.fixtures.control import ControlWorld, CrashError, fail, succeed
+from tests.fixtures.control import ControlWorld, CrashError, fail, open_world, succeed
 from tests.fixtures.eventually import eventually
 from workers.control import serve
+from workers.engines.temporal import EmbeddedTemporal
 
 
 async def test_the_first_call_gets_a_worker_and_ends_with_a_workflow(
@@ -236,8 +238,9 @@ async def test_workers_that_end_soon_after_they_are_ready_are_not_replaced_for_e
     await world.until_function(within=60, phase="Running", workers__idle=1)
 
 
-async def test_deleting_a_function_fails_its_calls_ends_its_workers_and_then_goes(control_world: ControlWorld) -> None:
-    world = control_world
+async def test_deleting_a_function_fails_its_calls_ends_its_workers_and_then_goes(
+    temporal: EmbeddedTemporal, database_url: str, tmp_path: Path
+) -> None:
     taken = asyncio.Event()
 
     async def hang(call: str) -> Document:
@@ -245,21 +248,25 @@ async def test_deleting_a_function_fails_its_calls_ends_its_workers_and_then_goe
         await asyncio.Event().wait()
         raise AssertionError
 
-    world.node.behaviour = hang
-    await world.function(scaling={"maxWorkers": 1})
-    running, queued = await world.call(), await world.call()
-    await taken.wait()
-    await world.core.resources.deleter.delete(world.key("Function", "f"), DeleteOptions())
-    for name in (running, queued):
-        status = await world.until_ended(name)
-        assert (status["phase"], status["reason"]) == ("Failed", "FunctionDeleted")
+    # The body never ends by itself: its worker is killed after the grace.
+    async with open_world(temporal, database_url, tmp_path, drain_seconds=1) as world:
+        world.node.behaviour = hang
+        async with world.running():
+            await world.function(scaling={"maxWorkers": 1})
+            running, queued = await world.call(), await world.call()
+            await taken.wait()
+            await world.core.resources.deleter.delete(world.key("Function", "f"), DeleteOptions())
+            for name in (running, queued):
+                status = await world.until_ended(name)
+                assert (status["phase"], status["reason"]) == ("Failed", "FunctionDeleted")
 
-    async def is_gone() -> bool:
-        return await world.get("Function", "f") is None
+            async def is_gone() -> bool:
+                return await world.get("Function", "f") is None
 
-    await eventually(is_gone)
-    assert await _all_finished(world)
-    await eventually(lambda: _is_zero(world))
+            await eventually(is_gone)
+            assert await _all_finished(world)
+            await eventually(lambda: _is_zero(world))
+        await world.end_controllers()
 
 
 @pytest.mark.case("C27")

@@ -56,8 +56,9 @@ async def test_a_long_queue_of_one_project_does_not_starve_another_and_loses_no_
             await create(world, "Function", "small", "f", {**FUNCTION, "scaling": {"maxWorkers": 100}})
             for number in range(3):
                 await create(world, "FunctionCall", "small", f"s{number}", {"function": "f", "input": TASK})
-            # Half of the workers are asked to leave. All still run their calls, so no place is free yet.
+            # Half of the workers are asked to leave, and know it. All still run their calls, so no place is free yet.
             await eventually(lambda: _holds(world, {"default": PLACES // 2}), within=WITHIN_SECONDS)
+            await eventually(lambda: len(world.node.leaving) == PLACES // 2, within=WITHIN_SECONDS)
             for _ in range(len(calls) + 3):
                 turns.release()
             names = [("small", f"s{number}") for number in range(3)] + [("default", name) for name in calls]

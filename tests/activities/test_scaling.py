@@ -19,7 +19,7 @@ class Held:
     def __init__(self, world: ControlWorld) -> None:
         self._world = world
         self.release = asyncio.Event()
-        world.node.behaviour, world.node.ends_calls = self.behave, True
+        world.node.behaviour = self.behave
 
     async def behave(self, call: str) -> Document:
         await self.release.wait()
