@@ -128,7 +128,7 @@ async def test_a_log_that_a_worker_follows_ends_with_its_attempt(
     await start_worker(project)
     async with (
         asyncio.timeout(60),
-        project.client.stream("GET", path, params=follow, headers=header(worker), timeout=60) as stream,
+        project.client.stream("GET", path, params=follow, headers=header(worker)) as stream,
     ):
         assert stream.status_code == 200
         await project.core.database.execute("UPDATE attempts SET finished_at = now() WHERE uid = $1", worker.attempt)

@@ -15,7 +15,8 @@ import httpx
 import pytest
 
 from controlplane.identity.tokens import TokenHasher, mint_attempt_token
-from tests.fixtures.app import ServedApi, api_settings, serve
+from tests.fixtures.app import ServedApi, api_settings, client_of, serve
+from tests.fixtures.eventually import WITHIN_SECONDS
 from tests.fixtures.plane import insert_attempt
 from tests.fixtures.s3 import S3Server
 
@@ -52,7 +53,7 @@ def api(request: pytest.FixtureRequest) -> ServedApi:
 @pytest.fixture
 async def bare() -> AsyncIterator[httpx.AsyncClient]:
     """What the public SDK fetches presigned URLs with: no credential, no redirects."""
-    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=WITHIN_SECONDS) as client:
         yield client
 
 
@@ -83,8 +84,7 @@ async def worker(api: ServedApi) -> AsyncIterator[httpx.AsyncClient]:
     hasher = TokenHasher(core.settings.secret_key)
     minted = await mint_attempt_token(core.database, hasher, attempt=uid, epoch=1, now=core.clock.now())
     assert minted is not None
-    headers = {"Authorization": f"Bearer {minted[0]}"}
-    async with httpx.AsyncClient(base_url=api.url, headers=headers, trust_env=False, timeout=60) as client:
+    async with client_of(api.url, minted[0]) as client:
         yield client
 
 

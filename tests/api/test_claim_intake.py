@@ -14,7 +14,7 @@ import pytest
 from api.claim_intake import ClaimIntake
 from controlplane.errors import ApiError, Reason
 from tests.fixtures.app import ServedApi, api_settings, serve
-from tests.fixtures.eventually import eventually
+from tests.fixtures.eventually import WITHIN_SECONDS, eventually
 from tests.fixtures.http_worker import HttpWorker, start_worker
 
 TEXT_BYTES_MAX = 50_000
@@ -58,7 +58,7 @@ async def half_posted(
 
 
 async def status_line(reader: asyncio.StreamReader) -> bytes:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WITHIN_SECONDS):
         return await reader.readline()
 
 

@@ -283,7 +283,6 @@ async def test_a_batch_of_a_thousand_calls_is_created_at_once_and_taken_in_order
     response = await api.client.post(
         f"{api.path}/functions/f/calls",
         json={"apiVersion": "nodus.dev/v1", "kind": "FunctionCallList", "items": items},
-        timeout=60,
     )
     assert response.status_code == 201
     names = [item["metadata"]["name"] for item in response.json()["items"]]

@@ -27,7 +27,7 @@ async def remaining(project: ServedApi) -> list[str]:
 
 
 async def delete_all(project: ServedApi, **query: str) -> dict[str, Any]:
-    answer = await project.client.delete(f"{project.path}/apps", params=query, timeout=60)
+    answer = await project.client.delete(f"{project.path}/apps", params=query)
     assert answer.status_code == 200, answer.text
     told: dict[str, Any] = answer.json()
     return told

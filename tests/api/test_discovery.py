@@ -12,7 +12,7 @@ from controlplane.errors import Reason
 from controlplane.identity.principal import user_label
 from controlplane.machinery.discovery import GROUPS
 from controlplane.store.events import NORMAL, Happening, RecordEvent
-from tests.fixtures.app import ROOT, EventStream, ServedApi, api_settings, serve
+from tests.fixtures.app import ROOT, EventStream, ServedApi, api_settings, client_of, serve
 from tests.fixtures.eventually import eventually
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList"
@@ -166,7 +166,7 @@ async def test_the_second_schema_version_is_empty_in_the_form_asked_for(project:
 
 
 async def test_probes_and_the_version_need_no_credential(project: ServedApi) -> None:
-    async with httpx.AsyncClient(base_url=project.url, trust_env=False) as stranger:
+    async with client_of(project.url) as stranger:
         assert (await stranger.get("/healthz")).text == "ok\n"
         ready = await stranger.get("/readyz")
         assert (ready.status_code, ready.text) == (200, "ok\ndegraded engine\n")
@@ -272,7 +272,7 @@ async def test_metrics_queries_answer_an_empty_vector(project: ServedApi) -> Non
 async def test_each_error_code_has_a_page_that_its_errors_lead_to(project: ServedApi) -> None:
     docs = (await project.client.get(f"{project.path}/apps/nope")).json()["docs"]
     assert docs.startswith(project.url)
-    async with httpx.AsyncClient(trust_env=False) as stranger:
+    async with client_of(project.url) as stranger:
         for reason in Reason:
             page = await stranger.get(docs.replace("NotFound", reason.row.wire))
             assert page.status_code == 200

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import httpx
 import pytest
 
 from api.error_pages import FOLDER, INDEX, head, index
 from controlplane.errors import Reason
-from tests.fixtures.app import ServedApi
+from tests.fixtures.app import ServedApi, client_of
 from tools.error_pages import REST
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,7 +53,7 @@ def test_a_page_says_so_when_this_server_never_answers_with_its_code() -> None:
 
 
 async def test_pages_are_served_to_everybody_and_lead_to_each_other(shared_api: ServedApi) -> None:
-    async with httpx.AsyncClient(base_url=shared_api.url, trust_env=False) as stranger:
+    async with client_of(shared_api.url) as stranger:
         listed = await stranger.get(f"/docs/errors/{INDEX}")
         assert (listed.status_code, listed.text) == (200, index())
         for linked in re.findall(r"\]\(([^)]+)\)", listed.text):

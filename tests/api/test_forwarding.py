@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from api.forwarding import Forwarding
-from tests.fixtures.app import ROOT, ServedApi, listening
+from tests.fixtures.app import ROOT, ServedApi, client_of, listening
 from tests.fixtures.eventually import eventually
 
 PROXIES = [ip_network("10.0.0.0/8"), ip_network("2001:db8::1/128")]
@@ -47,10 +47,9 @@ def test_the_source_is_the_last_hop_that_no_trusted_proxy_made(peer: str, forwar
 async def proxy(project: ServedApi) -> AsyncIterator[httpx.AsyncClient]:
     """A client whose word is believed."""
     settings = project.deps.settings.model_copy(update={"trusted_proxies": [ip_network("127.0.0.0/8")]})
-    headers = {"Authorization": f"Bearer {project.key}"}
     async with (
         listening(replace(project.deps, settings=settings)) as url,
-        httpx.AsyncClient(base_url=url, headers=headers, trust_env=False) as client,
+        client_of(url, project.key) as client,
     ):
         yield client
 
@@ -70,6 +69,6 @@ async def source_of(api: ServedApi, verb: str) -> str:
         items: list[dict[str, str]] = (await api.client.get(f"{ROOT}/auditevents", params=query)).json()["items"]
         return items
 
-    [event] = await eventually(found, within=60)
+    [event] = await eventually(found)
     source: str = event["sourceAddress"]
     return source

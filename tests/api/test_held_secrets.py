@@ -6,12 +6,11 @@ import secrets
 from datetime import timedelta
 from typing import Any
 
-import httpx
 import pytest
 
 from controlplane.kinds.secret import VERSIONS_SHOWN_MAX
 from controlplane.secrets.held import HoldVersions, release_versions
-from tests.fixtures.app import CALL, ServedApi
+from tests.fixtures.app import CALL, ServedApi, client_of
 from tests.fixtures.http_worker import HttpWorker
 from tests.fixtures.plane import insert_attempt
 
@@ -35,8 +34,7 @@ async def worker(api: ServedApi) -> HttpWorker:
     await insert_attempt(
         api.core.database, uid, project=api.project_name, function="f", function_uid=function["metadata"]["uid"]
     )
-    node = {"Authorization": f"Bearer {api.core.settings.node_token.get_secret_value()}"}
-    async with httpx.AsyncClient(base_url=api.url, headers=node, trust_env=False) as client:
+    async with client_of(api.url, api.core.settings.node_token.get_secret_value()) as client:
         # A node that did not get the answer asks again.
         await client.post(f"/node/v1/attempts/{uid}/lease", json={"epoch": 1})
         leased = await client.post(f"/node/v1/attempts/{uid}/lease", json={"epoch": 1})

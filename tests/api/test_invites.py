@@ -14,7 +14,7 @@ from controlplane.clock import format_time
 from controlplane.identity.bootstrap import bootstrap
 from tests.api.test_logins import ask, begin, consent
 from tests.api.test_members import MEMBERS, MERGE, member
-from tests.fixtures.app import ROOT, ServedApi, api_settings, serve
+from tests.fixtures.app import ROOT, ServedApi, api_settings, client_of, serve
 from tests.fixtures.eventually import eventually
 from tests.fixtures.issuer import AUDIENCE, issuer
 
@@ -29,7 +29,7 @@ def invite(email: str = "", **spec: Any) -> dict[str, Any]:
 
 
 async def test_an_invite_makes_one_member_and_their_first_key(project: ServedApi) -> None:
-    plain = httpx.AsyncClient(base_url=project.url, trust_env=False, timeout=30)
+    plain = client_of(project.url)
     name = project.project_name
     body, repeated = invite(role="Viewer", projects=[name]), {"Idempotency-Key": secrets.token_hex(8)}
     made = await project.client.post(INVITES, json=body, headers=repeated)
@@ -63,7 +63,7 @@ async def test_an_invite_makes_one_member_and_their_first_key(project: ServedApi
 
 
 async def test_an_invite_ends_with_its_time_and_when_it_is_deleted(project: ServedApi) -> None:
-    plain = httpx.AsyncClient(base_url=project.url, trust_env=False, timeout=30)
+    plain = client_of(project.url)
     begun = await begin(plain)
     revoked = (await project.client.post(INVITES, json=invite())).json()
     expired = (await project.client.post(INVITES, json=invite())).json()
@@ -169,7 +169,7 @@ async def test_projects_of_a_member_bound_all_that_they_come_with(project: Serve
     async def is_bound() -> bool:
         return await projects() == [project.project_name]
 
-    await eventually(is_bound, within=60)
+    await eventually(is_bound)
     app = {"metadata": {"generateName": "a-"}, "spec": {}}
     for where, code in ((project.project_name, 201), ("default", 403)):
         answer = await project.client.post(f"{ROOT}/namespaces/{where}/apps", json=app, headers=headers)

@@ -18,7 +18,7 @@ from controlplane.store.contract import Key
 from controlplane.store.events import NORMAL, Happening, RecordEvent
 from tests.api.test_access import key
 from tests.fixtures.app import CALL, FUNCTION, ROOT, ServedApi
-from tests.fixtures.eventually import eventually
+from tests.fixtures.eventually import WITHIN_SECONDS, eventually
 from tests.fixtures.http_worker import start_worker
 
 SECRET_VALUE = "a value that is long enough to be one"
@@ -60,7 +60,9 @@ async def neighbours(project: ServedApi, request: pytest.FixtureRequest) -> Asyn
         headers = {"Authorization": f"Bearer {start.token}"}
     for plural, body in OBJECTS.items():
         await project.create(plural, body)
-    async with httpx.AsyncClient(base_url=project.url, headers=headers, trust_env=False, timeout=30) as other:
+    async with httpx.AsyncClient(
+        base_url=project.url, headers=headers, trust_env=False, timeout=WITHIN_SECONDS
+    ) as other:
         yield Neighbours(project, other, same_org)
 
 
@@ -220,7 +222,7 @@ async def test_names_are_free_in_every_organisation(neighbours: Neighbours) -> N
         listed = await other.get(f"{theirs.path}/apps")
         return listed.status_code == 200 and listed.json()["items"] == []
 
-    await eventually(is_empty, within=60)
+    await eventually(is_empty)
     assert (await other.post(f"{theirs.path}/apps", json=OBJECTS["apps"])).status_code == 201
     assert (await other.delete(f"{ROOT}/projects/{theirs.project_name}")).status_code == 200
     kept = (await theirs.client.get(f"{theirs.path}/apps/theirs")).json()

@@ -13,14 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import orjson
 import pytest
 
 from controlplane.settings import Settings
 from controlplane.store.compaction import compact
-from tests.fixtures.app import CALL, FUNCTION, ServedApi, api_settings, listening, serve
-from tests.fixtures.eventually import eventually
+from tests.fixtures.app import CALL, FUNCTION, ServedApi, api_settings, client_of, listening, serve
+from tests.fixtures.eventually import WITHIN_SECONDS, eventually
 from workers.edge import open_edge
 from workers.wiring import open_core
 
@@ -84,7 +83,7 @@ async def _replica(settings: Settings, first: ServedApi) -> AsyncIterator[Served
         open_core(settings) as core,
         open_edge(core) as (deps, stop),
         listening(deps, before_end=stop) as url,
-        httpx.AsyncClient(base_url=url, headers=dict(first.client.headers), trust_env=False) as client,
+        client_of(url, first.key) as client,
     ):
         yield replace(first, url=url, core=core, deps=deps, client=client)
 
@@ -122,7 +121,7 @@ async def test_5_the_headers_of_a_quiet_watch_do_not_wait_for_an_event(project: 
             f"Accept-Encoding: gzip\r\nAuthorization: Bearer {project.key}\r\n\r\n".encode()
         )
         # Nothing is written meanwhile, so nothing but the server's own haste can bring them.
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(WITHIN_SECONDS):
             head = (await reader.readuntil(b"\r\n\r\n")).lower()
         assert head.startswith(b"http/1.1 200")
         assert b"transfer-encoding: chunked" in head
@@ -244,7 +243,7 @@ async def test_10_a_stalled_watcher_is_cut_and_loses_nothing(database_url: str, 
         note = {"note": "x" * 100_000}
         for number in range(150):
             await create(api, f"a{number:03}", annotations=note)
-        lines = (await asyncio.wait_for(reader.read(-1), 20)).splitlines()
+        lines = (await asyncio.wait_for(reader.read(-1), WITHIN_SECONDS)).splitlines()
         writer.close()
         # Chunks hold whole lines; their sizes stand between them.
         seen = [orjson.loads(line)["object"] for line in lines if line.startswith(b'{"type"')]

@@ -18,7 +18,7 @@ from controlplane.identity.logins import Approved, Logins
 from controlplane.identity.principal import user_label
 from controlplane.identity.tokens import TokenHasher
 from tests.api.test_members import change, member
-from tests.fixtures.app import ROOT, ServedApi, api_settings, serve
+from tests.fixtures.app import ROOT, ServedApi, api_settings, client_of, serve
 from tests.fixtures.auditing import events_about
 from tests.fixtures.login_browser import Browser, Page
 
@@ -26,7 +26,7 @@ from tests.fixtures.login_browser import Browser, Page
 @pytest.fixture
 def plain(project: ServedApi) -> httpx.AsyncClient:
     """A program without a credential."""
-    return httpx.AsyncClient(base_url=project.url, trust_env=False, timeout=30)
+    return client_of(project.url)
 
 
 async def begin(plain: httpx.AsyncClient) -> dict[str, Any]:
@@ -245,8 +245,8 @@ async def test_logins_are_bounded_shared_by_replicas_and_forgotten(database_url:
         login_attempts_per_second=0.1,
     )
     async with serve(settings) as one, serve(settings, one.key) as two:
-        first = httpx.AsyncClient(base_url=one.url, trust_env=False)
-        second = httpx.AsyncClient(base_url=two.url, trust_env=False)
+        first = client_of(one.url)
+        second = client_of(two.url)
         begun = await begin(first)
         await begin(second)
         full = await second.post("/auth/device/code", json={"client_id": "nodus-cli"})

@@ -15,7 +15,7 @@ from controlplane.identity.authenticator import Authenticator
 from controlplane.identity.principal import Principal
 from controlplane.identity.tokens import INSERT_API_KEY, TokenHasher, new_api_key
 from tests.fixtures.app import ServedApi
-from tests.fixtures.eventually import eventually
+from tests.fixtures.eventually import WITHIN_SECONDS, eventually
 from tests.fixtures.plane import insert_attempt
 
 
@@ -62,7 +62,7 @@ async def test_a_log_is_plain_text(project: ServedApi, node: httpx.AsyncClient, 
 async def test_a_followed_log_begins_at_once_and_ends_with_its_function(
     project: ServedApi, node: httpx.AsyncClient, attempt: str
 ) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WITHIN_SECONDS):
         async with project.client.stream("GET", f"{project.path}/functions/f/log", params={"follow": "true"}) as stream:
             assert stream.status_code == 200
             lines = stream.aiter_lines()
@@ -97,7 +97,10 @@ async def test_a_log_followed_with_basic_credentials_lasts_until_the_key_may_not
     )  # fmt: skip
     basic = {"Authorization": f"Basic {base64.b64encode(f'any:{token}'.encode()).decode()}"}
     path, follow = f"{project.path}/functions/f/log", {"follow": "true"}
-    async with asyncio.timeout(20), project.client.stream("GET", path, params=follow, headers=basic) as stream:
+    async with (
+        asyncio.timeout(WITHIN_SECONDS),
+        project.client.stream("GET", path, params=follow, headers=basic) as stream,
+    ):
         lines = stream.aiter_lines()
         await eventually(lambda: asked.count(hashed) >= 4)
         await store(node, attempt, 1, "still here")
