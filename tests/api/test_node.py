@@ -18,7 +18,7 @@ from controlplane.ledger.worker_accounts import FundingRules
 from controlplane.secrets.environment import SecretReader
 from controlplane.secrets.sealing import SecretSealer
 from controlplane.store.contract import Key
-from tests.fixtures.app import FUNCTION, ServedApi
+from tests.fixtures.app import FUNCTION, ServedApi, client_of
 from tests.fixtures.plane import PutObject, insert_attempt
 
 GUARANTEES = {
@@ -125,8 +125,7 @@ async def test_a_sidecar_names_nothing_that_is_not_there_and_shows_no_secret(pro
 async def test_the_token_of_a_lease_is_its_worker(project: ServedApi, node: httpx.AsyncClient) -> None:
     uid = await attempt_of(project, await project.function())
     lease = (await node.post(f"/node/v1/attempts/{uid}/lease", json={"epoch": 1})).json()
-    headers = {"Authorization": f"Bearer {lease['token']}"}
-    async with httpx.AsyncClient(base_url=project.url, headers=headers, trust_env=False) as worker:
+    async with client_of(project.url, lease["token"]) as worker:
         told = await worker.get("/self")
         assert told.json() == {
             "kind": "Function",

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import orjson
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -20,7 +19,7 @@ from controlplane.identity.bootstrap import bootstrap
 from controlplane.identity.tokens import new_api_key
 from controlplane.oidc_settings import OidcSettings
 from tests.api.test_logins import ask, begin, consent
-from tests.fixtures.app import ROOT, ServedApi, api_settings, serve
+from tests.fixtures.app import ROOT, ServedApi, api_settings, client_of, serve
 from tests.fixtures.eventually import eventually
 from tests.fixtures.issuer import AUDIENCE, Issuer, issuer
 
@@ -155,7 +154,7 @@ async def test_a_member_of_several_organisations_names_the_one_that_is_meant(oid
         told = (await oidc.client.get("/auth/whoami", headers=bearer(token, **{"Nodus-Org": org}))).json()
         assert (told["org"], told["role"]) == (org, role)
     # A login gives a key of each organisation that the person leaves chosen.
-    plain = httpx.AsyncClient(base_url=oidc.url, trust_env=False, timeout=30)
+    plain = client_of(oidc.url)
     begun = await begin(plain)
     browser, page = await consent(begun, token)
     assert page.options == {"project.default": ["default"], "project.other": ["default"]}

@@ -19,6 +19,7 @@ from schemathesis.generation import GenerationMode
 from controlplane.kinds.registry import KINDS
 from controlplane.machinery.openapi import openapi_document
 from tests.fixtures.app import ServedApi
+from tests.fixtures.eventually import WITHIN_SECONDS
 
 REQUESTS_MAX = 10
 DOCUMENT = openapi_document(KINDS.values())
@@ -62,7 +63,7 @@ async def test_requests_made_from_the_document_meet_only_what_it_says(project: S
         for name in ENDLESS:
             case.query.pop(name, None)
         headers = {"Authorization": f"Bearer {project.key}"}
-        response = case.call(base_url=project.url, headers=headers, timeout=10)
+        response = case.call(base_url=project.url, headers=headers, timeout=WITHIN_SECONDS)
         assert str(response.status_code) in operation.definition.raw["responses"], response.text
         # That no payment is taken is no fault of the server, whose 503 is the protocol's word for it.
         declined = b'"reason":"PaymentsNotConfigured"' in response.content

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from api.blobs import BlobRoutes
-from tests.fixtures.app import ServedApi, listening
+from tests.fixtures.app import ServedApi, client_of, listening
 
 PREFIX = "/team/nodus"
 PUBLIC_URL = f"https://proxy{PREFIX}"
@@ -21,10 +21,9 @@ async def proxied(project: ServedApi) -> AsyncIterator[httpx.AsyncClient]:
     """A client that talks to the server as the proxy does."""
     settings = project.deps.settings.model_copy(update={"public_url": PUBLIC_URL})
     blobs = BlobRoutes(project.core.blobs, project.core.resources.admission.require_project, settings)
-    headers = {"Authorization": f"Bearer {project.key}"}
     async with (
         listening(replace(project.deps, settings=settings, routes=blobs.routes())) as url,
-        httpx.AsyncClient(base_url=url, headers=headers, trust_env=False) as client,
+        client_of(url, project.key) as client,
     ):
         yield client
 

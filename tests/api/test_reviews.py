@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.api.test_access import key
 from tests.controlplane.machinery.test_protobuf import field
-from tests.fixtures.app import ServedApi
+from tests.fixtures.app import ServedApi, client_of
 
 ACCESS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 RULES = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
@@ -97,7 +96,7 @@ async def test_go_clients_ask_in_protobuf_and_read_json(project: ServedApi) -> N
 async def test_a_body_may_be_yaml_or_carry_no_type(project: ServedApi) -> None:
     yaml = f"spec:\n  namespace: {project.project_name}\n"
     assert await ask(project, RULES, content=yaml, headers={"Content-Type": "application/yaml"})
-    async with httpx.AsyncClient(base_url=project.url, headers=dict(project.client.headers), trust_env=False) as plain:
+    async with client_of(project.url, project.key) as plain:
         answer = await plain.post(MYSELF, content=b"{}")
         assert "content-type" not in answer.request.headers
         assert answer.status_code == 201

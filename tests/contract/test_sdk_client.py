@@ -17,6 +17,7 @@ from nodus.api.models._nodus_dev_v1 import Estimate
 from controlplane.kinds.quotes import QUOTED_RATE
 from controlplane.store.compaction import compact
 from tests.fixtures.app import CALL, FUNCTION, ServedApi, api_settings, serve
+from tests.fixtures.eventually import WITHIN_SECONDS
 from tests.fixtures.prices import RATE_USD_PER_HOUR
 
 
@@ -128,7 +129,7 @@ async def test_waiting_for_an_object_sees_its_change(sdk: Client) -> None:
         sdk.wait_for("FunctionCall", "c", lambda object_: object_["status"]["phase"] == "Cancelled")
     )
     await sdk.patch("FunctionCall", "c", {"spec": {"state": "Cancelled"}})
-    assert (await asyncio.wait_for(waiting, 5))["status"]["reason"] == "Cancelled"
+    assert (await asyncio.wait_for(waiting, WITHIN_SECONDS))["status"]["reason"] == "Cancelled"
 
 
 async def test_waiting_for_an_object_that_is_deleted_is_not_found(sdk: Client) -> None:
@@ -137,15 +138,15 @@ async def test_waiting_for_an_object_that_is_deleted_is_not_found(sdk: Client) -
     await asyncio.sleep(0)
     await sdk.delete("App", "a")
     with pytest.raises(errors.NotFound):
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, WITHIN_SECONDS)
 
 
 async def test_a_watch_lists_first_and_then_follows(sdk: Client) -> None:
     await sdk.create({"kind": "App", "metadata": {"name": "a"}, "spec": {}})
     async with contextlib.aclosing(sdk.watch("App")) as events:  # type: ignore[type-var]  # it is a generator
-        first = await asyncio.wait_for(anext(events), 5)
+        first = await asyncio.wait_for(anext(events), WITHIN_SECONDS)
         await sdk.patch("App", "a", {"metadata": {"labels": {"x": "1"}}})
-        second = await asyncio.wait_for(anext(events), 5)
+        second = await asyncio.wait_for(anext(events), WITHIN_SECONDS)
     assert [first["type"], second["type"]] == ["ADDED", "MODIFIED"]
 
 
@@ -158,7 +159,7 @@ async def test_a_watch_that_is_too_old_lists_again(database_url: str, tmp_path: 
         await compact(api.core.database, api.core.settings, api.core.clock.now())
         old = app["metadata"]["resourceVersion"]
         async with contextlib.aclosing(sdk.watch("App", resource_version=old)) as events:  # type: ignore[type-var]
-            event = await asyncio.wait_for(anext(events), 5)
+            event = await asyncio.wait_for(anext(events), WITHIN_SECONDS)
     assert (event["type"], event["object"]["metadata"]["labels"]["n"]) == ("ADDED", "2")
 
 
