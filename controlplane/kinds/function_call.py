@@ -44,7 +44,7 @@ FUNCTION_LABEL = "nodus.dev/function"
 MAP_LABEL = "nodus.dev/map"
 APP_LABEL = "nodus.dev/app"
 TERMINAL_PHASES = frozenset({"Succeeded", "Failed", "Cancelled"})
-_BEGUN_SECONDS = 2.0
+BEGUN_SECONDS = 2.0
 """Who reads a call later than this after its start is watching it, not waiting for a short call to return."""
 _MAP_INDEX_MAX = (1 << 31) - 1
 
@@ -216,7 +216,7 @@ def _duration_cell(document: Document, now: datetime) -> str | int:
 def _just_begun(document: Document, now: datetime) -> bool:
     """Whether a worker took the call a moment ago. Its start is stored in whole seconds."""
     status = document["status"]
-    return status["phase"] == "Running" and (now - parse_time(status["startTime"])).total_seconds() < _BEGUN_SECONDS
+    return status["phase"] == "Running" and (now - parse_time(status["startTime"])).total_seconds() < BEGUN_SECONDS
 
 
 FUNCTION_CALL = Kind(

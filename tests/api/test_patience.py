@@ -1,5 +1,6 @@
 """Two short waits that spare a short call a request each: a read that waits for its end, a report that waits for the
-next one (decision 0016). Both are far longer here than in production, so that only what ends them can end them."""
+next one (decision 0016). Both are far longer here than in production, so that only what ends them can end them; so is
+the time for which a call has just begun."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from controlplane.kinds import function_call
 from tests.fixtures.app import CALL, ServedApi, api_settings, serve
 from tests.fixtures.calls import succeeded
 from tests.fixtures.eventually import eventually
@@ -20,8 +22,9 @@ PATIENCE_SECONDS = 60.0
 
 
 @pytest.fixture
-async def patient(database_url: str, tmp_path: Path) -> AsyncIterator[ServedApi]:
+async def patient(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ServedApi]:
     """A server that waits for long, with a Function."""
+    monkeypatch.setattr(function_call, "BEGUN_SECONDS", PATIENCE_SECONDS)
     settings = api_settings(
         database_url, tmp_path, settling_seconds=PATIENCE_SECONDS, claim_linger_seconds=PATIENCE_SECONDS
     )
