@@ -13,8 +13,9 @@ os.environ.setdefault(RATE_VARIABLE, RATE_USD_PER_HOUR)
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
 pytest_plugins = [
-    # First, because others import it.
+    # First, because others import them.
     "tests.fixtures.postgres",
+    "tests.fixtures.temporal",
     "tests.fixtures.wire",
     "tests.fixtures.system",
     "tests.fixtures.admission",
@@ -29,5 +30,4 @@ pytest_plugins = [
     "tests.fixtures.root",
     "tests.fixtures.s3",
     "tests.fixtures.sweeping",
-    "tests.fixtures.temporal",
 ]

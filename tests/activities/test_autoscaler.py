@@ -21,6 +21,7 @@ from controlplane.limits.switches import Switch, turn_off, turn_on
 from controlplane.resources.answers import DeleteOptions
 from tests.fixtures.control import ControlWorld, open_world
 from tests.fixtures.eventually import eventually
+from tests.fixtures.temporal import ENGINE_SECONDS_MAX
 from workers.engines.temporal import EmbeddedTemporal
 
 
@@ -34,7 +35,7 @@ async def world(temporal: EmbeddedTemporal, database_url: str, tmp_path: Path) -
 async def autoscaler(world: ControlWorld) -> Autoscaler:
     core = world.core
     rules = CallRules.from_settings(core.settings)
-    engine = Engine(await world.client(), 5.0)
+    engine = Engine(await world.client(), ENGINE_SECONDS_MAX)
     departures = Departures(
         database=core.database, writer=core.writer, engine=engine, settings=core.settings, clock=core.clock,
         attempts=AttemptActivities(core.writer, rules, FundingRules.from_settings(core.settings), core.clock),
@@ -91,3 +92,4 @@ async def test_the_workers_of_a_suspended_organisation_leave_and_come_back_when_
         await eventually(none_is_live, within=60)
         await turn_off(world.core.database, Switch.SUSPEND, "default")
         await eventually(live, within=60)
+    await world.end_controllers()

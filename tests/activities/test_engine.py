@@ -18,7 +18,7 @@ from tests.fixtures.eventually import eventually
 from tests.fixtures.scripted import HANG, ScriptedCall, ended
 from workflows.function_call import FunctionCallWorkflow
 
-SECONDS_MAX = 30.0
+SECONDS_MAX = 60.0
 
 
 @pytest.fixture
@@ -27,9 +27,9 @@ def call() -> CallReference:
 
 
 @pytest.fixture
-async def script(temporal_client: Client) -> AsyncIterator[ScriptedCall]:
+async def script(temporal_client: Client, call: CallReference) -> AsyncIterator[ScriptedCall]:
     """A call that runs until its workflow asks again, and has ended then."""
-    played = ScriptedCall(HANG, ended(), ended())
+    played = ScriptedCall(HANG, ended(), ended(), only=call.uid)
     async with Worker(
         temporal_client,
         task_queue=CONTROL_TASK_QUEUE,

@@ -20,6 +20,7 @@ from controlplane.machinery.kind import Document
 from tests.fixtures.calls import Calls
 from tests.fixtures.control import ControlWorld, fail, open_world, succeed
 from tests.fixtures.eventually import eventually
+from tests.fixtures.temporal import ENGINE_SECONDS_MAX
 from workers.engines.temporal import EmbeddedTemporal
 
 OPEN_MAX = 20
@@ -67,7 +68,7 @@ async def test_of_many_queued_calls_few_have_a_workflow_and_each_session_its_sha
     # The starter looks again when the end of that one is told, and fills its place only.
     await eventually(lambda: _has_been_replaced(crowded, first), within=60)
     rows = await crowded.core.database.fetch("SELECT uid FROM calls")
-    engine = Engine(await crowded.client(), 5.0)
+    engine = Engine(await crowded.client(), ENGINE_SECONDS_MAX)
     is_open = await asyncio.gather(*(engine.call_is_open(row["uid"]) for row in rows))
     assert (len(rows), sum(is_open)) == (QUEUED - 1, OPEN_MAX)
 
@@ -129,7 +130,7 @@ async def test_what_a_starter_had_in_flight_when_it_died_is_started_by_the_next_
     calls._numbers = secrets.randbelow(10**9)  # The engine is shared by all tests.
     await calls.function()
     refs = [await calls.ref(name) for name in await calls.create(*["s"] * 12)]
-    engine = Engine(temporal_client, 5.0)
+    engine = Engine(temporal_client, ENGINE_SECONDS_MAX)
     settings = calls.settings.model_copy(update={"workflow_starts_in_flight_max": 3, "open_workflows_max": 4})
 
     async def open_ones() -> list[str]:
@@ -148,7 +149,7 @@ async def test_what_a_starter_had_in_flight_when_it_died_is_started_by_the_next_
         )  # fmt: skip
         running = asyncio.create_task(starter.run())
         try:
-            await eventually(done, within=30)
+            await eventually(done)
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)

@@ -17,6 +17,7 @@ from controlplane.calls.engine import AttachWorkflow
 from tests.fixtures.calls import Calls, succeeded
 from tests.fixtures.eventually import eventually
 from tests.fixtures.scripted import HANG, ScriptedCall, ended
+from tests.fixtures.temporal import ENGINE_SECONDS_MAX
 from workflows.function_call import FunctionCallWorkflow
 
 
@@ -47,7 +48,7 @@ async def test_workflows_that_attach_in_another_process_leave_room_for_the_next(
     calls._numbers = secrets.randbelow(10**9)  # The engine is shared by all tests.
     await calls.function()
     refs = [await calls.ref(name) for name in await calls.create(*["s"] * 6)]
-    engine = Engine(temporal_client, 5.0)
+    engine = Engine(temporal_client, ENGINE_SECONDS_MAX)
     settings = calls.settings.model_copy(update={"workflow_starts_in_flight_max": 2})
     starter = Starter(
         database=calls.database, writer=calls.writer, feed=calls.feed, engine=engine, board=AttachBoard(),
@@ -63,7 +64,7 @@ async def test_workflows_that_attach_in_another_process_leave_room_for_the_next(
         return not waiting
 
     try:
-        await eventually(all_attached_elsewhere, within=30)
+        await eventually(all_attached_elsewhere)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -81,8 +82,8 @@ async def test_a_workflow_whose_activity_was_lost_ends_when_its_call_has_ended(
     await calls.function()
     [name] = await calls.create("s")
     ref = await calls.ref(name)
-    engine = Engine(temporal_client, 5.0)
-    activities = ScriptedCall(HANG, ended())
+    engine = Engine(temporal_client, ENGINE_SECONDS_MAX)
+    activities = ScriptedCall(HANG, ended(), only=ref.uid)
     starter = Starter(
         database=calls.database, writer=calls.writer, feed=calls.feed, engine=engine, board=AttachBoard(),
         settings=calls.settings, clock=calls.clock,
@@ -95,14 +96,14 @@ async def test_a_workflow_whose_activity_was_lost_ends_when_its_call_has_ended(
     ):
         reference = CallReference(uid=ref.uid, org=ref.org, project=ref.project, name=ref.name)
         await engine.start_call(reference, urgent=False)
-        await eventually(lambda: activities.tokens, within=30)
+        await eventually(lambda: activities.tokens)
         worker = await calls.worker()
         await worker.take()
         await worker.claim(succeeded(name), take=0)
         running = asyncio.create_task(starter.run())
         try:
-            await eventually(lambda: _is_closed(engine, ref.uid), within=30)
-            await eventually(lambda: _is_reported(calls, ref.uid), within=30)
+            await eventually(lambda: _is_closed(engine, ref.uid))
+            await eventually(lambda: _is_reported(calls, ref.uid))
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
