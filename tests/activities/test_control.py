@@ -12,7 +12,15 @@ import pytest
 from controlplane.clock import format_time
 from controlplane.machinery.kind import Document
 from controlplane.resources.answers import DeleteOptions
-from tests.fixtures.control import ControlWorld, CrashError, fail, open_world, succeed
+from tests.fixtures.control import (
+    TOLD_AT_THE_START,
+    WAITED_ONCE,
+    ControlWorld,
+    CrashError,
+    fail,
+    open_world,
+    succeed,
+)
 from tests.fixtures.eventually import eventually
 from workers.control import serve
 from workers.engines.temporal import EmbeddedTemporal
@@ -29,12 +37,11 @@ async def test_the_first_call_gets_a_worker_and_ends_with_a_workflow(
     assert status["worker"]["attempt"] == world.node.attempts[0]
     await eventually(lambda: _is_zero(world))
     # Its workflow waited for the end in one activity, or, on a busy machine, came when there was nothing to wait for.
-    assert await world.workflow_events(name) in (11, 5)
-    told = await world.until_function(workers__idle=1, queue__running=0)
+    assert await world.workflow_events(name) in (WAITED_ONCE, TOLD_AT_THE_START)
+    told = await world.until_function(workers__idle=1, queue__running=0, cost__totalUSD=status["costUSD"])
     assert (told["phase"], told["reason"]) == ("Running", "WorkersReady")
     assert told["estimate"]["startup"]["warm"]["p50"]
     assert told["estimate"]["startup"]["cold"]["p50"]
-    assert told["cost"]["totalUSD"] == status["costUSD"]
     attempt = await world.status("Attempt", world.node.attempts[0])
     assert attempt["phase"] == "Running"
 
@@ -46,14 +53,23 @@ async def _is_zero(world: ControlWorld) -> bool:
 async def test_a_burst_gets_as_many_workers_as_the_function_may_have_and_every_call_its_workflow(
     control_world: ControlWorld,
 ) -> None:
-    world = control_world
+    world, release = control_world, asyncio.Event()
+
+    async def behave(call: str) -> Document:
+        await release.wait()
+        return await succeed(call)
+
+    world.node.behaviour = behave
     await world.function(scaling={"maxWorkers": 3})
     names = [await world.call(session=str(number % 4)) for number in range(40)]
+    # However quick they are, none is done before each worker has its first.
+    await eventually(lambda: len(world.node.ran) == 3)
+    release.set()
     for name in names:
         assert (await world.until_ended(name))["phase"] == "Succeeded"
     assert sorted(world.node.ran) == sorted(names)
     assert len(world.node.attempts) == 3
-    await eventually(lambda: _is_zero(world), within=60)
+    await eventually(lambda: _is_zero(world))
 
 
 async def test_retries_wait_their_time_and_are_counted_apart_from_recoveries(control_world: ControlWorld) -> None:
@@ -110,8 +126,9 @@ async def test_a_call_that_kills_its_workers_fails_within_its_limit(control_worl
     status = await world.until_ended(name)
     assert (status["reason"], status["recoveries"]) == ("RecoveryLimitExceeded", 1)
     assert world.node.ran == [name] * 2
-    rows = await eventually(lambda: _all_finished(world))
-    assert {row["reason"] for row in rows} == {"CustomerExit"}
+    for uid in world.node.attempts[:2]:
+        row = await eventually(lambda uid=uid: _finished(world, uid))  # type: ignore[misc]
+        assert row["reason"] == "CustomerExit"
 
 
 async def _all_finished(world: ControlWorld) -> list[Document] | None:
@@ -275,8 +292,7 @@ async def test_an_ephemeral_app_that_nobody_renews_is_deleted_with_what_it_owns(
     await world.create("App", "demo", {"ephemeral": True})
     await world.create("App", "kept", {"ephemeral": False})
     await world.function("demo-f", labels={"sdk.nodus.dev/app": "demo"})
-    told = await eventually(lambda: _app_members(world, 1))
-    assert (told["phase"], told["members"]["ready"]) == ("Ready", 1)
+    await eventually(lambda: _has_members(world, functions=1, ready=1))
     past = format_time(world.core.clock.now() - timedelta(seconds=200))
     await world.core.database.execute(
         "UPDATE objects SET doc = replace(doc::text, doc->'metadata'->>'creationTimestamp', $1)::json "
@@ -287,15 +303,17 @@ async def test_an_ephemeral_app_that_nobody_renews_is_deleted_with_what_it_owns(
     async def gone() -> bool:
         return await world.get("App", "demo") is None and await world.get("Function", "demo-f") is None
 
-    await eventually(gone, within=20)
+    await eventually(gone)
     assert await world.get("App", "kept") is not None
-    [event] = await world.core.database.fetch("SELECT doc FROM objects WHERE kind = 'Event'")
+    # It is told once it is done.
+    [event] = await eventually(lambda: world.core.database.fetch("SELECT doc FROM objects WHERE kind = 'Event'"))
     assert '"AppExpired"' in event["doc"]
 
 
-async def _app_members(world: ControlWorld, functions: int) -> Document | None:
+async def _has_members(world: ControlWorld, *, functions: int, ready: int) -> bool:
     status = await world.status("App", "demo")
-    return status if status["members"]["functions"] == functions else None
+    members = status["members"]
+    return (status["phase"], members["functions"], members["ready"]) == ("Ready", functions, ready)
 
 
 async def test_cancelling_a_queued_call_ends_it_and_its_workflow(control_world: ControlWorld) -> None:
@@ -310,7 +328,7 @@ async def test_cancelling_a_queued_call_ends_it_and_its_workflow(control_world: 
     await world.change("FunctionCall", name, lambda call: call["spec"].update(state="Cancelled"))
     assert (await world.until_ended(name))["phase"] == "Cancelled"
     await eventually(lambda: _is_zero(world))
-    assert await world.workflow_events(name) == 11
+    assert await world.workflow_events(name) == WAITED_ONCE
 
 
 async def test_controllers_are_handed_over_when_their_process_stops(control_world: ControlWorld) -> None:

@@ -19,13 +19,14 @@ from controlplane.ledger.worker_accounts import FundingRules
 from controlplane.machinery.kind import Document
 from controlplane.store.incarnation import known_incarnation, note_first_incarnation
 from tests.fixtures.calls import MarkStarted
-from tests.fixtures.control import ControlWorld, fail, open_world, succeed
+from tests.fixtures.control import TOLD_AT_THE_START, WAITED_ONCE, ControlWorld, fail, open_world, succeed
 from tests.fixtures.eventually import eventually
+from tests.fixtures.temporal import ENGINE_SECONDS_MAX
 from workers.control import connected
 from workers.engines.temporal import EmbeddedTemporal
 
-COMPLETE = (5, 11)
-"""Events of a workflow that ended: told the end at its start, or by its activity. It depends on who was quicker."""
+COMPLETE = (TOLD_AT_THE_START, WAITED_ONCE)
+"""What workflows that ended went through. It depends on who was quicker."""
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ async def test_a_retry_that_waits_for_an_absent_engine_says_so_until_it_is_back(
         await world.until_function(workers__idle=1)
         world.temporal.stop()
         name = await world.call()
-        await eventually(lambda: says("retry 1 of 1 follows in "), within=60)
+        await eventually(lambda: world.has_said(name, "retry 1 of 1 follows in "), within=60)
         await eventually(lambda: says("retry 1 waits for the engine, which has not answered since "), within=60)
         await world.temporal.start()
         status = await world.until_ended(name, within=90)
@@ -120,7 +121,7 @@ async def test_two_processes_that_notice_it_start_over_once(world: ControlWorld)
         refs.append(CallRef(uid=metadata["uid"], org="default", project="default", name=metadata["name"]))
     await core.writer.write(MarkStarted(refs))
     await note_first_incarnation(core.database, "another database")
-    engine = Engine(await world.client(), 5.0)
+    engine = Engine(await world.client(), ENGINE_SECONDS_MAX)
     attempts = AttemptActivities(
         core.writer, CallRules.from_settings(core.settings), FundingRules.from_settings(core.settings), core.clock
     )
@@ -142,7 +143,7 @@ async def test_a_control_process_waits_for_an_engine_that_is_not_there_yet(world
     await asyncio.wait([connecting], timeout=0.5)
     assert not connecting.done()
     await world.temporal.start()
-    assert await asyncio.wait_for(connecting, 20) is not None
+    assert await asyncio.wait_for(connecting, 60) is not None
     world.temporal.stop()
     stop.set()
     assert await connected(world.core.settings, stop) is None

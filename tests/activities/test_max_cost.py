@@ -43,8 +43,10 @@ def condition(status: Document, kind: str) -> tuple[str, str]:
 
 @pytest.mark.case("C49")
 async def test_a_function_at_its_cap_stops_and_goes_on_when_it_is_raised(world: ControlWorld) -> None:
-    await world.function(maxCostUSD=CAP, timeout="5s", scaling={"minWorkers": 0, "maxWorkers": 1})
+    # All calls are admitted before the first of them costs anything.
+    await world.function(maxCostUSD=CAP, timeout="5s", state="Stopped", scaling={"minWorkers": 0, "maxWorkers": 1})
     names = [await world.call(timeout="5s") for _ in range(3)]
+    await world.change("Function", "f", lambda document: document["spec"].update(state="Running"))
     told = await world.until_function(within=WITHIN_SECONDS, phase="Stopped", reason="MaxCostReached")
     assert condition(told, "Funded") == ("False", "MaxCostReached")
     assert condition(told, "Ready") == ("False", "MaxCostReached")

@@ -61,12 +61,12 @@ async def test_a_pool_says_which_quota_keeps_it_from_growing_and_grows_once_ther
         return "a quota allows no other one" in (await world.status("FunctionCall", waiting))["message"]
 
     await eventually(stored, within=WITHIN_SECONDS)
-    assert len(world.node.attempts) == 2
+    assert len(await world.attempts()) == 2
     # Nothing but the quota changes; the next look finds it.
     await limit(3_500)
 
     async def grew() -> bool:
-        return len(world.node.attempts) == 3
+        return len(await world.attempts()) == 3
 
     await eventually(grew, within=WITHIN_SECONDS)
     release.set()
