@@ -89,9 +89,9 @@ class Sidecars:
                 raise SidecarFailedError(f"its sidecar {plan.name!r} {took}") from error
             except (SandboxUnavailableError, OSError) as error:
                 raise SidecarFailedError(f"its sidecar {plan.name!r} could not be started: {error}") from error
-            self._keep(plan, process, stack)
+            running = self._keep(plan, process, stack)
             if network is None:
-                network = self._held(plan, process, replace(template.spec, uid=cell.uid))
+                network = await self._held(running, replace(template.spec, uid=cell.uid))
                 if network is not None:
                     stack.callback(network.close)
             self._host.reach("cold-sidecar")
@@ -152,28 +152,36 @@ class Sidecars:
         )
         return template, command
 
-    def _keep(self, plan: SidecarPlan, process: WorkerProcess, stack: contextlib.AsyncExitStack) -> None:
+    def _keep(self, plan: SidecarPlan, process: WorkerProcess, stack: contextlib.AsyncExitStack) -> _Running:
         self._logs.read(process.stdout, "stdout", f"[{plan.name}] ")
         self._logs.read(process.stderr, "stderr", f"[{plan.name}] ")
         over = asyncio.create_task(process.wait())
         over.add_done_callback(lambda task: self._on_end(plan, task))
-        self._running.append(_Running(plan=plan, process=process, over=over))
+        running = _Running(plan=plan, process=process, over=over)
+        self._running.append(running)
         # Wherever the start fails after this, it is gone before its cell is closed.
         stack.push_async_callback(self._gone)
         stack.callback(self.kill)
+        return running
 
-    def _held(self, plan: SidecarPlan, process: WorkerProcess, spec: SandboxSpec) -> HeldNetwork | None:
+    async def _held(self, running: _Running, spec: SandboxSpec) -> HeldNetwork | None:
         try:
-            return process.hold_network(spec)
+            return running.process.hold_network(spec)
         except OSError as error:
-            raise SidecarFailedError(f"its sidecar {plan.name!r} ended at once; the log says why") from error
+            # One that ends at once has often gone before this looks: how it ended is told all the same.
+            over, _ = await asyncio.wait([running.over], timeout=self._host.limits.exit_seconds_max)
+            why = self._how(running.over.result()) if over else f"let nobody join its network: {error.strerror}"
+            raise SidecarFailedError(f"its sidecar {running.plan.name!r} {why}") from error
 
     def _note(self, plan: SidecarPlan) -> Callable[[str], None]:
         return lambda text: self._logs.note(f"[{plan.name}] {text}")
 
     def _on_end(self, plan: SidecarPlan, over: asyncio.Task[Ending]) -> None:
         if not self._stopping and not over.cancelled():
-            self._ended(f"its sidecar {plan.name!r} {how(over.result(), out_of_memory=self._group_kills() > 0)}")
+            self._ended(f"its sidecar {plan.name!r} {self._how(over.result())}")
+
+    def _how(self, ending: Ending) -> str:
+        return how(ending, out_of_memory=self._group_kills() > 0)
 
 
 def how(ending: Ending, *, out_of_memory: bool) -> str:

@@ -165,7 +165,12 @@ async def test_calls_run_beside_a_sidecar_and_a_drain_ends_all(
 
 @pytest.mark.parametrize(
     ("script", "end"),
-    [("sleep 0.5; exit 3", "exited with code 3"), ("sleep 0.5; kill -9 $$", "was ended by signal 9")],
+    [
+        # Whether it has gone before its node looks, or goes later.
+        ("exit 3", "exited with code 3"),
+        ("sleep 0.5; exit 3", "exited with code 3"),
+        ("sleep 0.5; kill -9 $$", "was ended by signal 9"),
+    ],
 )
 async def test_a_sidecar_that_ends_before_the_first_claim_fails_the_start_by_name(
     run: Run, script: str, end: str
