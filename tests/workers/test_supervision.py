@@ -15,7 +15,8 @@ import pytest
 
 from tests.fixtures.eventually import eventually
 from workers import supervision
-from workers.engines.child import start_child, stop_child
+from workers.engines import child as children
+from workers.engines.child import first_outgoing_port, free_port, start_child, stop_child
 from workers.supervision import GaveUpError, Supervisor, bound_log, ended, tail
 
 
@@ -108,6 +109,19 @@ os.kill(os.getpid(), 9)
             return True
 
     await eventually(is_gone)
+
+
+def test_a_chosen_port_is_none_that_a_client_of_it_could_be_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = first_outgoing_port()
+    assert all(children.PORT_MIN <= free_port() < first for _ in range(100))
+    told = tmp_path / "ip_local_port_range"
+    monkeypatch.setattr(children, "OUTGOING_PORTS", told)
+    # A kernel that does not tell, or leaves none, is asked for one.
+    assert free_port() >= first
+    told.write_text("1024\t60999\n")
+    assert free_port() >= first
 
 
 def test_a_log_is_bounded_and_its_writer_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -17,6 +18,11 @@ from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 STOP_SECONDS = 10.0
+OUTGOING_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+PORT_MIN = 10_000
+"""Below are the ports of well-known services, which may be started later."""
+PORT_TRIES_MAX = 100
+"""How many ports are looked at before the kernel is asked for one: more than a host has listeners there."""
 
 _libc = ctypes.CDLL(None)
 
@@ -67,11 +73,29 @@ def stop_child(process: subprocess.Popen[bytes], with_signal: signal.Signals = s
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on now; another process may take it before the child does."""
+    """A port of 127.0.0.1 that nobody listens on now; another process may take it before the child does.
+
+    It is none of those that the kernel gives to outgoing connections, if it leaves any: a listener that is started
+    again needs its port back while its clients try to connect, and one of these would take it, or be connected to
+    itself.
+    """
+    ports = max(first_outgoing_port() - PORT_MIN, 0)
+    for _ in range(PORT_TRIES_MAX if ports else 0):
+        port = PORT_MIN + secrets.randbelow(ports)
+        if is_free(port):
+            return port
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+        chosen: int = probe.getsockname()[1]
+        return chosen
+
+
+def first_outgoing_port() -> int:
+    """From where on the kernel gives ports to outgoing connections; 0 when it does not tell."""
+    try:
+        return int(OUTGOING_PORTS.read_text().split()[0])
+    except OSError:
+        return 0
 
 
 def is_free(port: int) -> bool:
