@@ -27,6 +27,16 @@ from starlette.routing import Route
 
 from tests.fixtures.eventually import eventually
 
+PASS_GATE = """
+import socket
+def pass_gate(name):
+    with socket.socket(socket.AF_UNIX) as way:
+        way.connect("/run/nodus/api.sock")
+        way.sendall(f"GET /gate/{name} HTTP/1.1\\r\\nhost: nodus\\r\\n\\r\\n".encode())
+        way.recv(1)
+"""
+"""Source for a Function: `pass_gate(name)` tells the test that it has come this far and stays until it may go on."""
+
 
 @dataclass
 class ScriptedApi:
@@ -57,6 +67,9 @@ class ScriptedApi:
     warm_reuse: list[bool | None] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    at_gate: list[str] = field(default_factory=list)
+    """Who came to the gate (`PASS_GATE`) and waits there, or did."""
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
 
     def set_code(self, files: dict[str, str]) -> None:
         """The Function's archive: a gzipped tar of `files`, as the public SDK makes it."""
@@ -129,6 +142,11 @@ class ScriptedApi:
     async def download(self, request: Request) -> Response:
         return Response(self.blobs[request.path_params["digest"]])
 
+    async def stay_at_gate(self, request: Request) -> Response:
+        self.at_gate.append(request.path_params["name"])
+        await self.gate.wait()
+        return Response(status_code=204)
+
     async def myself(self, request: Request) -> Response:
         return JSONResponse({"kind": "Function", "name": "fn", "project": "default", "attempt": "att", "epoch": 1})
 
@@ -155,6 +173,7 @@ class ScriptedApi:
         app = Starlette(
             routes=[
                 Route("/self", self.myself),
+                Route("/gate/{name}", self.stay_at_gate),
                 Route("/node/v1/attempts/{uid}/lease", self.lease, methods=["POST"]),
                 Route("/node/v1/attempts/{uid}/phase", self.phase, methods=["POST"]),
                 Route("/node/v1/attempts/{uid}/logs", self.logs, methods=["POST"]),
@@ -196,5 +215,6 @@ class ScriptedApi:
             server.should_exit = True
             self.closing = True
             self.changed.set()
+            self.gate.set()
             await serving
             listener.close()
