@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from runtime import deadlines
 from runtime.deadlines import HEAD_BYTES_MAX, DeadlineMover
 from tests.fixtures.eventually import eventually
 from tests.runtime.scripted_api import ScriptedApi
@@ -17,11 +18,19 @@ from tests.runtime.test_supervisor import APP, Start, start
 __all__ = ["start"]
 
 DEADLINE = "2026-11-29T23:59:58.250000Z"
+HOST_TIME = 1_795_996_800.125
+"""Of this host, for as long as a test takes."""
+
+
+@pytest.fixture
+def still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No time passes on an answer's way."""
+    monkeypatch.setattr(deadlines, "time", SimpleNamespace(time=lambda: HOST_TIME))
 
 
 def answer(body: bytes, ahead_seconds: float | None) -> bytes:
     """An answer of a server that this host is so far ahead of; None when the server does not tell its time."""
-    now = "" if ahead_seconds is None else f"nodus-now: {time.time() - ahead_seconds:.6f}\r\n"
+    now = "" if ahead_seconds is None else f"nodus-now: {HOST_TIME - ahead_seconds:.6f}\r\n"
     head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n{now}content-length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
@@ -37,6 +46,7 @@ def calls(*deadlines: str) -> bytes:
     return json.dumps({"calls": given, "cancel": []}, separators=(",", ":")).encode()
 
 
+@pytest.mark.usefixtures("still")
 @pytest.mark.parametrize("ahead_seconds", [600, -600, 86_400 * 400, -3_600.5])
 @pytest.mark.parametrize("piece", [1, 7, 64, 100_000])
 def test_each_deadline_is_moved_and_nothing_else(ahead_seconds: float, piece: int) -> None:
@@ -52,12 +62,14 @@ def test_each_deadline_is_moved_and_nothing_else(ahead_seconds: float, piece: in
         assert given["input"] == {"inline": "x" * 50}
 
 
+@pytest.mark.usefixtures("still")
 @pytest.mark.parametrize("ahead_seconds", [0, 0.9, -0.9, None])
 def test_an_answer_of_a_server_with_the_same_time_passes_as_it_is(ahead_seconds: float | None) -> None:
     whole = answer(calls(DEADLINE), ahead_seconds)
     assert passed(whole, 10) == whole
 
 
+@pytest.mark.usefixtures("still")
 @pytest.mark.parametrize("deadline", ["9999-12-31T23:59:59Z", "2026-02-30T00:00:00Z", "soon"])
 def test_what_cannot_be_moved_passes_as_it_is(deadline: str) -> None:
     whole = answer(calls(deadline), 600)

@@ -34,8 +34,8 @@ async def test_a_process_that_runs_workflows_is_left_alone(engine: EmbeddedTempo
         workflow_runner=fenced_runner(),
         build_id="test",
     ):
-        await send_canary(client, 10.0)
-        await send_canary(client, 10.0)
+        await send_canary(client, 60.0)
+        await send_canary(client, 60.0)
 
 
 async def test_a_process_that_runs_no_workflows_is_found_out(engine: EmbeddedTemporal) -> None:
@@ -45,14 +45,17 @@ async def test_a_process_that_runs_no_workflows_is_found_out(engine: EmbeddedTem
 
 
 async def test_an_engine_that_is_away_proves_nothing(engine: EmbeddedTemporal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workers.watchdog.START_SECONDS_MAX", 0.3)
     client = await Client.connect(engine.address)
     engine.stop()
-    await send_canary(client, 0.3)
+    with monkeypatch.context() as patch:
+        patch.setattr("workers.watchdog.START_SECONDS_MAX", 0.3)
+        await send_canary(client, 0.3)
     await engine.start()
-    sending = asyncio.create_task(send_canary(client, 2.0))
+    # Long enough for the engine to be gone before its time is over: one that is there and runs nothing is wedged.
+    sending = asyncio.create_task(send_canary(client, 5.0))
     await eventually(lambda: _is_started(client))
     engine.stop()
+    monkeypatch.setattr("workers.watchdog.START_SECONDS_MAX", 0.3)
     await sending
 
 
@@ -64,7 +67,7 @@ async def _is_started(client: Client) -> bool:
 
 async def test_a_canary_left_by_an_earlier_turn_makes_way(engine: EmbeddedTemporal) -> None:
     client = await Client.connect(engine.address)
-    first = asyncio.create_task(send_canary(client, 20.0))
+    first = asyncio.create_task(send_canary(client, 60.0))
     await eventually(lambda: _is_started(client))
     with pytest.raises(WedgedError):
         await send_canary(client, 0.3)
