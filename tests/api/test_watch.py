@@ -12,8 +12,8 @@ from starlette.datastructures import QueryParams
 
 from api.watch import opening
 from controlplane.store.compaction import compact
-from tests.fixtures.app import ANSWER_SECONDS_MAX, CALL, FUNCTION, ROOT, ServedApi, api_settings, serve
-from tests.fixtures.eventually import eventually
+from tests.fixtures.app import CALL, FUNCTION, ROOT, ServedApi, api_settings, serve
+from tests.fixtures.eventually import WITHIN_SECONDS, eventually
 
 MERGE = {"Content-Type": "application/merge-patch+json"}
 TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
@@ -173,7 +173,7 @@ async def test_a_watch_that_ends_by_time_tells_last_how_far_it_got(project: Serv
         async with project.watch("apps", **query, timeoutSeconds=str(seconds)) as events:
             function = await project.function(f"f{seconds}")
             wrote_in_time = time.monotonic() - began < seconds
-            *_, bookmark = await events.rest(within=seconds + ANSWER_SECONDS_MAX)
+            *_, bookmark = await events.rest(within=seconds + WITHIN_SECONDS)
         if wrote_in_time:
             break
     assert wrote_in_time
