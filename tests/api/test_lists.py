@@ -10,6 +10,7 @@ import pytest
 
 from controlplane.store.compaction import compact
 from tests.fixtures.app import CALL, ROOT, ServedApi
+from tests.fixtures.eventually import WITHIN_SECONDS
 
 TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
 MERGE = {"Content-Type": "application/merge-patch+json"}
@@ -144,6 +145,7 @@ async def test_one_object_is_read_not_older_than_asked(
         answer = await project.client.get(url, params={"resourceVersion": asked})
         assert answer.json()["metadata"]["resourceVersion"] == str(current)
     assert (await project.client.get(url, params={"resourceVersion": "newest"})).status_code == 400
+    monkeypatch.setattr("controlplane.resources.reading.CATCH_UP_SECONDS_MAX", WITHIN_SECONDS)
     reading = asyncio.create_task(project.client.get(url, params={"resourceVersion": str(current + 1)}))
     await apps(project, "a")
     assert (await reading).status_code == 200
@@ -155,7 +157,10 @@ async def test_one_object_is_read_not_older_than_asked(
     assert refused.headers["retry-after"] == "1"
 
 
-async def test_a_version_that_is_about_to_come_is_waited_for(project: ServedApi) -> None:
+async def test_a_version_that_is_about_to_come_is_waited_for(
+    project: ServedApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.resources.reading.CATCH_UP_SECONDS_MAX", WITHIN_SECONDS)
     ahead = str(int((await listed(project))["metadata"]["resourceVersion"]) + 1)
     listing = asyncio.create_task(listed(project, resourceVersion=ahead, resourceVersionMatch="NotOlderThan"))
     await apps(project, "a")
