@@ -56,13 +56,15 @@ async def test_values_go_to_workers_and_to_no_answer_and_no_table(api: ServedApi
     assert created["metadata"]["annotations"] == dict.fromkeys(manifests, '{"spec":{"stringData":{"A":""}}}')
     assert await values_of(api) == {"A": secret, "B": "staple"}
     encoded = base64.b64encode(secret.encode()).decode()
+    texts = [secret, encoded, secret.encode().hex(), encoded.encode().hex()]
     for table in ("objects", "changes", "secret_versions", "idempotency"):
-        for row in await api.core.database.fetch(
-            f"SELECT t::text AS text, row_to_json(t)::text AS json FROM {table} t"
-        ):
-            for text in (secret, encoded, secret.encode().hex(), encoded.encode().hex()):
-                assert text not in row["text"], table
-                assert text not in row["json"], table
+        # Found where the rows are: all tests of the server have left some.
+        told = await api.core.database.fetch(
+            f"SELECT t::text FROM {table} t, unnest($1::text[]) AS secret(word)"
+            " WHERE strpos(t::text, word) > 0 OR strpos(row_to_json(t)::text, word) > 0",
+            texts,
+        )
+        assert told == [], table
 
 
 async def test_a_dry_run_tells_no_values_and_stores_nothing(api: ServedApi) -> None:
