@@ -16,7 +16,7 @@ from tests.api.test_logins import ask, begin, consent
 from tests.api.test_members import MEMBERS, MERGE, member
 from tests.fixtures.app import ROOT, ServedApi, api_settings, client_of, serve
 from tests.fixtures.eventually import eventually
-from tests.fixtures.issuer import AUDIENCE, issuer
+from tests.fixtures.issuer import issuer
 
 INVITES = f"{ROOT}/invites"
 
@@ -93,9 +93,7 @@ async def test_nobody_invites_somebody_mightier_than_themselves(project: ServedA
 
 async def test_somebody_invited_becomes_a_member_by_signing_in(database_url: str, tmp_path: Path) -> None:
     with issuer() as provider:
-        settings = api_settings(
-            database_url, tmp_path, oidc_issuer=provider.url, oidc_audience=AUDIENCE, oidc_member_claim="sub"
-        )
+        settings = api_settings(database_url, tmp_path, **provider.settings, oidc_member_claim="sub")
         async with serve(settings) as api:
             body = invite("Ada@Example.com", role="Admin")
             assert (await api.client.post(INVITES, json=body)).status_code == 201
@@ -130,7 +128,7 @@ async def test_somebody_invited_becomes_a_member_by_signing_in(database_url: str
 async def test_strangers_are_let_in_by_their_groups_if_the_operator_says_so(database_url: str, tmp_path: Path) -> None:
     with issuer() as provider:
         settings = api_settings(
-            database_url, tmp_path, oidc_issuer=provider.url, oidc_audience=AUDIENCE, oidc_new_members=True,
+            database_url, tmp_path, **provider.settings, oidc_new_members=True,
             oidc_groups_claim="groups", oidc_roles={"ops": "Admin", "all": "Viewer", "heads": "Owner"},
         )  # fmt: skip
         async with serve(settings) as api:

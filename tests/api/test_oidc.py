@@ -21,7 +21,7 @@ from controlplane.oidc_settings import OidcSettings
 from tests.api.test_logins import ask, begin, consent
 from tests.fixtures.app import ROOT, ServedApi, api_settings, client_of, serve
 from tests.fixtures.eventually import eventually
-from tests.fixtures.issuer import AUDIENCE, Issuer, issuer
+from tests.fixtures.issuer import Issuer, issuer
 
 MEMBERS = f"{ROOT}/members"
 
@@ -35,9 +35,7 @@ def provider() -> Any:
 @pytest.fixture
 async def oidc(database_url: str, tmp_path: Path, provider: Issuer) -> AsyncIterator[ServedApi]:
     """A server that takes tokens of the provider, and a Member whom they name."""
-    settings = api_settings(
-        database_url, tmp_path, oidc_issuer=provider.url, oidc_audience=AUDIENCE, oidc_refetch_seconds_min=0.05
-    )
+    settings = api_settings(database_url, tmp_path, **provider.settings, oidc_refetch_seconds_min=0.05)
     async with serve(settings) as served:
         await invite(served, "ada", email="Ada@Example.com", role="Member")
         yield served
@@ -203,9 +201,7 @@ async def test_keys_rotate_are_asked_for_seldom_and_outlive_a_provider_that_is_d
 
 
 async def test_made_up_keys_do_not_make_the_provider_busy(database_url: str, tmp_path: Path, provider: Issuer) -> None:
-    settings = api_settings(
-        database_url, tmp_path, oidc_issuer=provider.url, oidc_audience=AUDIENCE, oidc_refetch_seconds_min=3_600
-    )
+    settings = api_settings(database_url, tmp_path, **provider.settings, oidc_refetch_seconds_min=3_600)
     async with serve(settings) as api:
         for number in range(20):
             token = provider.token(kid=f"made-up-{number}")
@@ -223,9 +219,7 @@ async def test_a_provider_that_is_away_keeps_no_key_good(oidc: ServedApi, provid
 
 
 async def test_a_watch_ends_with_its_token(database_url: str, tmp_path: Path, provider: Issuer) -> None:
-    settings = api_settings(
-        database_url, tmp_path, oidc_issuer=provider.url, oidc_audience=AUDIENCE, oidc_skew_seconds=0
-    )
+    settings = api_settings(database_url, tmp_path, **provider.settings, oidc_skew_seconds=0)
     async with serve(settings) as api:
         await invite(api, "ada", email="ada@example.com")
         events: list[Any] = []
@@ -244,7 +238,7 @@ async def test_groups_bound_what_a_member_may_and_names_have_a_prefix(
     database_url: str, tmp_path: Path, provider: Issuer
 ) -> None:
     settings = api_settings(
-        database_url, tmp_path, oidc_issuer=provider.url, oidc_audience=AUDIENCE, oidc_member_claim="sub",
+        database_url, tmp_path, **provider.settings, oidc_member_claim="sub",
         oidc_member_prefix="corp:", oidc_groups_claim="groups", oidc_roles={"readers": "Viewer", "makers": "Admin"},
     )  # fmt: skip
     async with serve(settings) as api:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.fixtures.app import ROOT, api_settings, listening, serve
 from tests.fixtures.clients import SCRIPTS, ClientSide
-from tests.fixtures.issuer import AUDIENCE, issuer
+from tests.fixtures.issuer import issuer
 from workers.client_files import Access, write_kubeconfig
 from workers.tls import TlsFiles
 
@@ -17,7 +17,7 @@ async def test_kubectl_works_with_a_token_of_the_identity_provider(
     home = tmp_path / "home"
     home.mkdir()
     with issuer() as provider:
-        settings = api_settings(database_url, tmp_path, oidc_issuer=provider.url, oidc_audience=AUDIENCE)
+        settings = api_settings(database_url, tmp_path, **provider.settings)
         async with serve(settings) as api, listening(api.deps, tls_files) as https_url:
             body = {"metadata": {"name": "ada"}, "spec": {"email": "ada@example.com", "role": "Viewer"}}
             assert (await api.client.post(f"{ROOT}/members", json=body)).status_code == 201
