@@ -18,6 +18,7 @@ from runtime.environments import Environment, Environments
 from runtime.gpus import NO_GPUS, Gpus
 from runtime.host import LOCK_FILE, Host, HostLimits, open_host
 from runtime.logs import Chunk, LogLimits
+from runtime.process import SandboxProcess
 from runtime.pythons import PythonLocator, find_uv
 from runtime.sandbox import Tools, find_tools
 from runtime.templates import Template
@@ -132,12 +133,27 @@ async def host(
 async def kept_full(host: Host, template: Template) -> AsyncIterator[Host]:
     """The host with a warm worker of `template`, and another as soon as that is taken."""
     keeping = asyncio.create_task(host.warm.run())
-    host.warm.expect(template)
-    await eventually(lambda: host.warm.waiting == 1, within=60)
-    yield host
-    keeping.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await keeping
+    try:
+        host.warm.expect(template)
+        await eventually(lambda: host.warm.waiting == 1)
+        yield host
+    finally:
+        keeping.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await keeping
+
+
+async def printed(process: SandboxProcess, text: str) -> None:
+    """Wait until the worker has printed `text`."""
+    said = b""
+
+    def read() -> bool:
+        nonlocal said
+        with contextlib.suppress(BlockingIOError):
+            said += os.read(process.stdout, 65_536)
+        return text.encode() in said
+
+    await eventually(read)
 
 
 @pytest.fixture

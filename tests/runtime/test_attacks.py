@@ -16,7 +16,7 @@ from runtime.cgroups import Cgroups, Limits
 from runtime.environments import Environment
 from runtime.process import Command, SandboxProcess
 from runtime.sandbox import SandboxSpec, Tools
-from tests.runtime.conftest import TEST_UID
+from tests.runtime.conftest import TEST_UID, printed
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
@@ -101,6 +101,7 @@ print(json.dumps({
 
 async def test_a_neighbour_cannot_be_found_reached_or_signalled(begin: Begin, tmp_path: Path) -> None:
     neighbour = await begin(1, NEIGHBOUR)
+    await printed(neighbour, "ready")
     intruder = await begin(2, INTRUDER, str(tmp_path / "attempt-1"), str(neighbour.pid))
     met = json.loads(await answer(intruder))
     assert met.pop("signal") in ("ProcessLookupError", "PermissionError")

@@ -15,8 +15,7 @@ from runtime.environments import Environment
 from runtime.process import Command, SandboxProcess
 from runtime.sandbox import SandboxSpec, SandboxUnavailableError, Tools
 from runtime.templates import worker_template
-from tests.fixtures.eventually import eventually
-from tests.runtime.conftest import TEST_UID
+from tests.runtime.conftest import TEST_UID, printed
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
@@ -44,14 +43,7 @@ def spec(environment: Environment, tmp_path: Path) -> SandboxSpec:
 async def first(spec: SandboxSpec, environment: Environment, tools: Tools) -> AsyncIterator[SandboxProcess]:
     """A sandbox that holds the port of the API on its loopback."""
     process = await SandboxProcess.start(spec, command(environment, HOLD_PORT), tools, None)
-    said = bytearray()
-
-    def holds() -> bool:
-        with contextlib.suppress(BlockingIOError):
-            said.extend(os.read(process.stdout, 100))
-        return b"held" in said
-
-    await eventually(holds, within=60)
+    await printed(process, "held")
     yield process
     process.close_output()
 

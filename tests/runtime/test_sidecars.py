@@ -29,7 +29,7 @@ def target():
     import urllib.request
     return urllib.request.urlopen("http://127.0.0.1:8000/answer").read()
 """
-SERVE = "echo served > answer; exec python -m http.server --bind 127.0.0.1 8000"
+SERVE = "echo served > answer; exec python -u -m http.server --bind 127.0.0.1 8000"
 ASK = """
 import time, urllib.request
 for _ in range(600):
@@ -153,9 +153,10 @@ async def test_calls_run_beside_a_sidecar_and_a_drain_ends_all(
     api.set_code({"app.py": APP})
     supervisor = supervise(sidecar("web", SERVE))
     running = asyncio.create_task(supervisor.run(host.attempt_directory("att_test")))
-    await eventually(lambda: api.held == 1 or running.done(), within=60)
+    listens = "[web] Serving HTTP on"
+    await eventually(lambda: any(line.startswith(listens) for line in log.text("stdout")) or running.done())
     api.call("one")
-    await eventually(lambda: "one" in api.outcomes or running.done(), within=60)
+    await eventually(lambda: "one" in api.outcomes or running.done())
     supervisor.drain(None)
     report = await asyncio.wait_for(running, 60)
     assert worker_exit(report).outcome == "Drained"
@@ -182,12 +183,13 @@ async def test_a_sidecar_that_ends_before_the_first_claim_fails_the_start_by_nam
 
 
 async def test_a_sidecar_that_ends_later_ends_its_worker_and_is_named(
-    supervise: Supervise, host: Host, api: ScriptedApi
+    supervise: Supervise, host: Host, api: ScriptedApi, log: Log
 ) -> None:
     api.set_code({"app.py": APP})
-    script = "exec python -c \"import socket; socket.create_server(('127.0.0.1', 8000)).accept(); exit(7)\""
+    take_one = "s = socket.create_server(('127.0.0.1', 8000)); print('listens', flush=True); s.accept(); exit(7)"
+    script = f'exec python -c "import socket; {take_one}"'
     running = asyncio.create_task(supervise(sidecar("db", script)).run(host.attempt_directory("att_test")))
-    await eventually(lambda: api.held == 1 or running.done(), within=60)
+    await eventually(lambda: (api.held == 1 and "[db] listens" in log.text("stdout")) or running.done())
     api.call("one")
     ended = worker_exit(await asyncio.wait_for(running, 60))
     assert (ended.outcome, ended.exit_code, ended.signal) == ("Exited", None, None)

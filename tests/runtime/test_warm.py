@@ -64,9 +64,9 @@ async def serve(host: Host, log: Log, api: ScriptedApi, **changes: Any) -> Worke
     supervisor = WorkerSupervisor(host, dataclasses.replace(made, **changes), log, phases.append)
     task = asyncio.create_task(supervisor.run(host.attempt_directory("att_test")))
     try:
-        await eventually(lambda: "one" in api.outcomes, within=60)
+        await eventually(lambda: "one" in api.outcomes)
     finally:
-        supervisor.drain(5)
+        supervisor.drain(60)
         report = await task
         host.remove_directory("att_test")
     return report
@@ -75,7 +75,9 @@ async def serve(host: Host, log: Log, api: ScriptedApi, **changes: Any) -> Worke
 def waiting_process(host: Host) -> psutil.Process:
     """The interpreter of the worker that waits."""
     [worker] = host.warm._waiting
-    return max(psutil.Process(worker.process.pid).children(recursive=True), key=lambda found: found.create_time())
+    inside = psutil.Process(worker.process.pid).children(recursive=True)
+    # Times are in ticks of the kernel, and a quick machine starts several processes in one.
+    return max(inside, key=lambda found: (found.create_time(), len(found.parents())))
 
 
 async def test_a_worker_that_waited_runs_the_attempt_and_another_takes_its_place(
