@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -61,16 +62,25 @@ class Attempt:
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[httpx.AsyncClient]:
         transport = httpx.AsyncHTTPTransport(uds=str(self.socket))
-        async with httpx.AsyncClient(transport=transport, base_url="http://nodus", timeout=10) as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://nodus", timeout=60) as client:
             yield client
 
     async def raw(self, request: bytes) -> bytes:
-        """Send bytes as they are and read until the proxy closes."""
-        reader, writer = await asyncio.open_unix_connection(str(self.socket))
-        writer.write(request)
-        with contextlib.suppress(ConnectionError):
-            answer = await asyncio.wait_for(reader.read(), 10)
-        writer.close()
+        """Send bytes as they are and read until the proxy closes.
+
+        It may close before it has read all of them. The kernel tells that by a reset behind what was answered, which a
+        stream's reader would lose with it.
+        """
+        loop, answer = asyncio.get_running_loop(), b""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.setblocking(False)
+            await loop.sock_connect(connection, str(self.socket))
+            with contextlib.suppress(ConnectionError):
+                await loop.sock_sendall(connection, request)
+            with contextlib.suppress(ConnectionError):
+                async with asyncio.timeout(60):
+                    while piece := await loop.sock_recv(connection, 65_536):
+                        answer += piece
         return answer
 
 

@@ -62,16 +62,16 @@ async def test_lines_keep_their_order_their_stream_and_a_time(plain: Printer, lo
 
 async def test_lines_arrive_while_the_worker_goes_on(plain: Printer, log: Log) -> None:
     os.write(plain.stdout, b"early\n")
-    await eventually(lambda: log.text() == ["early"], within=2)
+    await eventually(lambda: log.text() == ["early"])
 
 
 async def test_the_first_line_after_a_quiet_time_leaves_at_once_and_a_stream_of_them_in_chunks(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs_module, "BATCH_SECONDS", 30.0)
+    monkeypatch.setattr(logs_module, "BATCH_SECONDS", 3_600.0)
     made = printer(log)
     os.write(made.stdout, b"first\n")
-    await eventually(lambda: log.text() == ["first"], within=5)
+    await eventually(lambda: log.text() == ["first"])
     for _ in range(20):
         os.write(made.stdout, b"more\n")
         await asyncio.sleep(0)
@@ -122,7 +122,7 @@ async def test_a_flood_is_bounded_and_the_log_says_how_much_is_missing(log: Log)
             view = view[os.write(made.stdout, view[:65_536]) :]
 
     # The pipes are read on, whatever is kept: a worker never waits for its log.
-    await asyncio.wait_for(asyncio.to_thread(write_all), 10)
+    await asyncio.wait_for(asyncio.to_thread(write_all), 60)
     await made.finish()
     kept = log.text("stdout")
     assert 0 < len(kept) < 500
@@ -206,7 +206,7 @@ async def test_a_sink_that_stays_away_does_not_hold_the_workers_slot(monkeypatch
     monkeypatch.setattr(logs_module, "CLOSE_SECONDS_MAX", 0.1)
     made = printer(Moody(failures=10**9))
     os.write(made.stdout, b"lost\n")
-    await asyncio.wait_for(made.finish(), 5)
+    await asyncio.wait_for(made.finish(), 60)
 
 
 async def test_a_sink_that_refuses_is_not_asked_again() -> None:

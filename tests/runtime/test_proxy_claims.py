@@ -26,7 +26,7 @@ async def test_an_idle_claim_is_answered_when_the_worker_must_leave(attempt: Att
         claim = asyncio.create_task(client.post(CLAIMS, json=IDLE_CLAIM))
         await eventually(lambda: attempt.told == ["claimed"])
         attempt.proxy.release_claims()
-        answer = await asyncio.wait_for(claim, 2)
+        answer = await asyncio.wait_for(claim, 60)
         assert (answer.status_code, answer.json()) == (200, {})
         await eventually(lambda: upstream.gone == 1)
         assert (await client.get("/x")).text == "ok"

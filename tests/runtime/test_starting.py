@@ -129,7 +129,7 @@ async def test_the_public_worker_starts_after_its_init_command(
     [
         ("echo broken >&2; exit 4", 60, "exited with code 4"),
         ("echo broken >&2; kill -9 $$", 60, "was ended by signal 9"),
-        ("echo broken >&2; sleep 600", 1, "did not end in the time it had and was killed"),
+        ("echo broken >&2; sleep 600", 5, "did not end in the time it had and was killed"),
     ],
 )
 async def test_a_failed_init_command_is_a_failed_start_and_no_worker_begins(
