@@ -13,6 +13,7 @@ from tests.fixtures.clients import ClientSide
 from tests.fixtures.eventually import eventually
 
 FINALIZER = "tests.nodus.dev/held"
+HANDLED = "tests.nodus.dev/last-handled-configuration"
 
 
 async def test_an_operator_sees_its_objects_come_change_and_go(
@@ -54,26 +55,28 @@ async def test_an_operator_sees_its_objects_come_change_and_go(
         )
     )
     try:
-        await asyncio.wait_for(ready.wait(), 20)
+        await asyncio.wait_for(ready.wait(), 60)
         await api.create("apps", {"metadata": {"name": "a"}, "spec": {}})
-        await eventually(lambda: ("created", "a") in seen)
+        await eventually(lambda: ("created", "a") in seen, within=60)
         path = f"{api.path}/apps/a"
-        await eventually(lambda: _held(api.client, path))
+        await eventually(lambda: _held(api.client, path), within=60)
         merge = {"Content-Type": "application/merge-patch+json"}
         await api.client.patch(path, json={"spec": {"description": "new"}}, headers=merge)
-        await eventually(lambda: ("updated", "a", "new") in seen)
+        await eventually(lambda: ("updated", "a", "new") in seen, within=60)
         answer = await api.client.delete(path)
         assert answer.json()["metadata"]["finalizers"] == [FINALIZER]
-        await eventually(lambda: seen[-1] == ("deleted", "a"))
-        await eventually(lambda: _gone(api.client, path))
+        await eventually(lambda: seen[-1] == ("deleted", "a"), within=60)
+        await eventually(lambda: _gone(api.client, path), within=60)
         assert seen == [("created", "a"), ("updated", "a", "new"), ("deleted", "a")]
     finally:
         stop.set()
-        await asyncio.wait_for(operating, 20)
+        await asyncio.wait_for(operating, 60)
 
 
 async def _held(client: httpx.AsyncClient, path: str) -> bool:
-    return FINALIZER in (await client.get(path)).json()["metadata"].get("finalizers", [])
+    """Whether the operator holds the object and has noted what it handled: an update before that is a part of it."""
+    metadata = (await client.get(path)).json()["metadata"]
+    return FINALIZER in metadata.get("finalizers", []) and HANDLED in metadata.get("annotations", {})
 
 
 async def _gone(client: httpx.AsyncClient, path: str) -> bool:

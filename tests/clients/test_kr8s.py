@@ -33,7 +33,7 @@ async def test_objects_live_and_die(client_side: ClientSide) -> None:
             seen.put_nowait((event, found.metadata.get("labels", {}).get("team", "")))
 
     watcher = asyncio.create_task(watching())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert await seen.get() == ("ADDED", "x")
         await app.patch({"metadata": {"labels": {"team": "y"}}})
         assert await seen.get() == ("MODIFIED", "y")
@@ -45,7 +45,7 @@ async def test_objects_live_and_die(client_side: ClientSide) -> None:
         await app.refresh()
         assert app.labels["team"] == "y"
         await app.delete()
-        await app.wait("delete", timeout=5)
+        await app.wait("delete", timeout=60)
         assert await seen.get() == ("DELETED", "y")
     watcher.cancel()
     await asyncio.gather(watcher, return_exceptions=True)

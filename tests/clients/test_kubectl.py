@@ -21,8 +21,7 @@ from controlplane.calls.recovery import LoseAttempt
 from tests.api.test_access import key
 from tests.fixtures.app import CALL, FUNCTION, listening
 from tests.fixtures.calls import succeeded
-from tests.fixtures.clients import SCRIPTS, ClientSide, Finished, fetched
-from tests.fixtures.eventually import eventually
+from tests.fixtures.clients import CLIENT_SECONDS_MAX, SCRIPTS, ClientSide, Finished, fetched
 from tests.fixtures.http_worker import start_worker
 from workers.client_files import Access, write_kubeconfig
 from workers.tls import TlsFiles
@@ -68,13 +67,13 @@ ABILITIES: Mapping[str, Ability] = {
         line="diff -f f.json", since=28, says="^$", older="doesn't support dry-run"
     ),
     "wait for a field": Ability(
-        line="wait fn/f --for=jsonpath={.status.phase}=Running --timeout=20s",
+        line="wait fn/f --for=jsonpath={.status.phase}=Running --timeout=60s",
         since=28,
         says="condition met",
         older="unrecognized condition",
     ),
     "wait for an object that is there": Ability(
-        line="wait fn/f --for=create --timeout=20s", since=34, says="condition met", older="unrecognized condition"
+        line="wait fn/f --for=create --timeout=60s", since=34, says="condition met", older="unrecognized condition"
     ),
     "read a subresource": Ability(line="get fn f --subresource=status", since=28, says=r"(?m)^f\s"),
     "show the events of an object": Ability(line="events --for function/f", since=28, says=""),
@@ -216,7 +215,7 @@ async def test_objects_are_created_applied_changed_and_deleted(kubectl: Kubectl)
     assert "replaced" in await kubectl("replace -f", kubectl.write("a.json", told))
     stale = {**told, "spec": {"description": "stale"}}
     assert "Conflict" in (await kubectl.refused(f"replace -f {kubectl.write('stale.json', stale)}")).stderr
-    assert "deleted" in await kubectl("delete app a --wait=true --timeout=20s")
+    assert "deleted" in await kubectl("delete app a --wait=true --timeout=60s")
     assert "deleted" in await kubectl("delete apps --all")
     assert "not found" in (await kubectl.refused("get app a")).stderr
     assert await kubectl("get app a --ignore-not-found") == ""
@@ -235,14 +234,17 @@ async def test_describe_and_wait_see_an_object_and_its_end(kubectl: Kubectl) -> 
     described = await kubectl("describe fn f")
     assert re.search(r"Name:\s+f\n", described)
     assert "Events:" in described
-    assert "condition met" in await kubectl("wait fn/f --for=condition=Ready --timeout=20s")
+    assert "condition met" in await kubectl("wait fn/f --for=condition=Ready --timeout=60s")
     await kubectl.side.api.create("apps", manifest("a"))
-    watches = kubectl.side.api.core.feed.subscriptions
-    before = len(watches)
-    waiting = asyncio.create_task(kubectl("wait app/a --for=delete --timeout=30s"))
-    await eventually(lambda: len(watches) > before)
-    await kubectl("delete app a")
-    await waiting
+    # It tells its requests as they are answered: once it watches, it has seen the object.
+    waiting = await kubectl.side.start(kubectl.program, "wait", "app/a", "--for=delete", "--timeout=60s", "-v=6")
+    assert waiting.stderr is not None
+    async with asyncio.timeout(CLIENT_SECONDS_MAX):
+        while b"watch=true" not in (line := await waiting.stderr.readline()):
+            assert line, "it ended without a watch"
+        await kubectl("delete app a")
+        told, errors = await waiting.communicate()
+    assert waiting.returncode == 0, (told, errors)
     assert (await kubectl.refused("wait fn/f --for=condition=Nothing --timeout=1s")).stderr
 
 
@@ -252,7 +254,7 @@ async def test_a_watch_shows_every_change_once(kubectl: Kubectl) -> None:
     watching = await kubectl.side.start(kubectl.program, "get", "apps", "-w", "--output-watch-events")
     assert watching.stdout is not None
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(CLIENT_SECONDS_MAX):
             heading = (await watching.stdout.readline()).split()
             assert heading[:2] == [b"EVENT", b"NAME"]
             assert (await watching.stdout.readline()).split()[:2] == [b"ADDED", b"a"]
@@ -353,7 +355,7 @@ async def test_a_server_may_be_below_a_path_of_a_proxy(kubectl: Kubectl, tls_fil
         assert "unchanged" in await kubectl("apply -f", file)
         assert [row[0] for row in rows(await kubectl("get apps"))] == ["a"]
         assert "not found" in (await kubectl.refused("get fn nope")).stderr
-        assert "deleted" in await kubectl("delete app a --timeout=20s")
+        assert "deleted" in await kubectl("delete app a --timeout=60s")
 
 
 async def test_a_password_stands_for_a_token_over_plain_http(client_side: ClientSide) -> None:

@@ -50,7 +50,7 @@ def _story(api: Any, apps: tuple[str, ...]) -> None:
     since = page["metadata"]["resourceVersion"]
     seen = []
     watching = _WATCH()
-    for event in watching.stream(api.list_namespaced_custom_object, *apps, resource_version=since, timeout_seconds=30):
+    for event in watching.stream(api.list_namespaced_custom_object, *apps, resource_version=since, timeout_seconds=60):
         seen.append((event["type"], event["object"]["metadata"]["name"]))
         if len(seen) == 2:
             api.delete_namespaced_custom_object(*apps, "b")
@@ -84,9 +84,8 @@ async def test_the_dynamic_client_finds_its_way_by_discovery(
         merge = {"content_type": "application/merge-patch+json"}
         functions.patch(name="f", namespace=client_side.project, body=body, **merge)
         assert [item.spec.timeout for item in functions.get(namespace=client_side.project).items] == ["30s"]
-        for event in functions.watch(namespace=client_side.project, timeout=10):
-            assert (event["type"], event["object"].metadata.name) == ("ADDED", "f")
-            break
+        event = next(functions.watch(namespace=client_side.project, timeout=60))
+        assert (event["type"], event["object"].metadata.name) == ("ADDED", "f")
         # Its default is a strategic merge, which is for built-in kinds only.
         with pytest.raises(ApiException) as raised:
             functions.patch(

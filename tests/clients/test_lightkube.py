@@ -12,6 +12,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.types import CascadeType, PatchType
 
 from tests.fixtures.clients import ClientSide
+from tests.fixtures.eventually import eventually
 
 App: Any = create_namespaced_resource(
     "nodus.dev",
@@ -39,6 +40,8 @@ async def test_objects_live_and_die(client_side: ClientSide) -> None:
     first = await lightkube.create(App(metadata=ObjectMeta(name="a", labels={"team": "x"}), spec={}))
     assert first.metadata.uid.startswith("app_")
     watcher = asyncio.create_task(watching())
+    # From here on it misses nothing.
+    await eventually(lambda: seen, within=60)
     await lightkube.create(App(metadata=ObjectMeta(name="b", labels={"team": "x"}), spec={}))
     assert (await lightkube.get(App, "a")).metadata.name == "a"
     assert [item.metadata.name async for item in lightkube.list(App, labels={"team": "x"}, chunk_size=1)] == ["a", "b"]
@@ -47,7 +50,7 @@ async def test_objects_live_and_die(client_side: ClientSide) -> None:
     patched.spec["description"] = "newer"
     assert (await lightkube.replace(patched)).spec["description"] == "newer"
     await lightkube.delete(App, "a", cascade=CascadeType.BACKGROUND)
-    await asyncio.wait_for(watcher, 10)
+    await asyncio.wait_for(watcher, 60)
     assert seen[0] == ("ADDED", "a")
     assert seen[-1] == ("DELETED", "a")
     assert sorted(seen) == sorted(

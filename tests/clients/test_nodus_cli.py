@@ -83,7 +83,7 @@ async def test_lists_have_the_columns_of_their_kind(side: ClientSide, line: str)
         ("auth can-i create functions", r"yes"),
         ("events", r"Events: +<none>"),
         ("top functions", r"f +-"),
-        ("wait function/f --for=jsonpath='{.status.phase}'=Running --timeout=5s", r"condition met"),
+        ("wait function/f --for=jsonpath='{.status.phase}'=Running --timeout=60s", r"condition met"),
     ],
 )
 async def test_reading_commands_show_what_they_are_for(side: ClientSide, line: str, shown: str) -> None:
