@@ -63,6 +63,8 @@ class _Running:
     kill_reason: str | None = None
     guarantees: dict[str, Any] = field(default_factory=dict)
     reports: set[asyncio.Task[None]] = field(default_factory=set)
+    telling: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Phases are told one after the other: two under way could arrive the other way round, and the earlier stay."""
 
     def drain(self, seconds_max: float | None) -> None:
         """Let the worker finish its calls, for at most `seconds_max` if given, also when it has yet to start."""
@@ -229,14 +231,15 @@ class RunWorkerActivities:
     async def _report_phase(self, running: _Running, phase: Phase) -> None:
         given = running.given
         try:
-            await self._api.report_phase(
-                given.attempt_uid,
-                given.epoch,
-                phase.value,
-                running.guarantees,
-                # Before that it may be either yet.
-                warm_reuse=running.supervisor.warm_reuse if running.supervisor and phase is Phase.READY else None,
-            )
+            async with running.telling:
+                await self._api.report_phase(
+                    given.attempt_uid,
+                    given.epoch,
+                    phase.value,
+                    running.guarantees,
+                    # Before that it may be either yet.
+                    warm_reuse=running.supervisor.warm_reuse if running.supervisor and phase is Phase.READY else None,
+                )
         except (ApiUnavailableError, ApiRefusedError) as error:
             log.info("a phase was not told", attempt=given.attempt_uid, phase=phase.value, problem=str(error))
 

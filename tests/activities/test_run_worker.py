@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from temporalio import workflow
-from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.client import Client, WorkflowHandle
 from temporalio.common import RetryPolicy
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
@@ -48,8 +48,17 @@ from tests.runtime.scripted_api import ScriptedApi
 from tests.workers.node_process import Node
 from workers.engines.temporal import EmbeddedTemporal
 
-APP = "import nodus\napp = nodus.App('test')\n"
-SLEEPER = APP + "import time\n@app.function()\ndef target(seconds):\n    print('begun')\n    time.sleep(seconds)\n"
+CODE = """
+import os, time
+import nodus
+
+app = nodus.App("test")
+
+@app.function()
+def target(seconds=0):
+    print(os.environ["GREETING"])
+    time.sleep(seconds)
+"""
 
 
 @workflow.defn
@@ -71,7 +80,7 @@ class RunOnNode:
             result_type=WorkerExit,
             task_queue=node_task_queue(node),
             schedule_to_close_timeout=timedelta(minutes=5),
-            heartbeat_timeout=timedelta(seconds=30),
+            heartbeat_timeout=timedelta(seconds=120),
             retry_policy=RetryPolicy(maximum_attempts=1),
             cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         )
@@ -90,14 +99,16 @@ class RunOnNode:
             KillWorkerInput(attempt_uid=node),
             result_type=bool,
             task_queue=node_task_queue(node),
-            schedule_to_close_timeout=timedelta(seconds=20),
+            schedule_to_close_timeout=timedelta(seconds=60),
         )
 
 
 @pytest.fixture
 async def api() -> AsyncIterator[ScriptedApi]:
+    """What a lease and the code are is known before there is a node that could ask."""
     minor = f"{sys.version_info.major}.{sys.version_info.minor}"
     async with ScriptedApi(leased={"concurrency": 1, "python": minor, "env": [["GREETING", "hello"]]}).serving() as api:
+        api.set_code({"app.py": CODE})
         yield api
 
 
@@ -148,10 +159,8 @@ async def handle(node: Node, temporal_client: Client, task_queue: str) -> AsyncI
 async def test_a_worker_runs_with_what_the_lease_says_and_drains_when_the_activity_is_cancelled(
     api: ScriptedApi, handle: WorkflowHandle[Any, Any]
 ) -> None:
-    source = "@app.function()\ndef target():\n    import os\n    print(os.environ['GREETING'])\n"
-    api.set_code({"app.py": APP + source})
     api.call("one")
-    await eventually(lambda: "one" in api.outcomes, within=60)
+    await eventually(lambda: "one" in api.outcomes)
     assert api.outcomes["one"]["outcome"] == "Succeeded"
     await eventually(lambda: "hello" in api.log)
     await handle.signal(RunOnNode.tell, "drain")
@@ -182,9 +191,8 @@ async def test_a_worker_that_asks_for_accelerators_is_told_what_its_host_has(
 async def test_a_worker_that_goes_on_is_killed_when_the_control_process_asks(
     api: ScriptedApi, handle: WorkflowHandle[Any, Any]
 ) -> None:
-    api.set_code({"app.py": SLEEPER})
     api.call("one", 600)
-    await eventually(lambda: "begun" in api.log, within=60)
+    await eventually(lambda: "hello" in api.log)
     await handle.signal(RunOnNode.tell, "drain")
     await handle.signal(RunOnNode.tell, "kill")
     result: WorkerExit = await handle.result()
@@ -195,9 +203,8 @@ async def test_a_worker_that_goes_on_is_killed_when_the_control_process_asks(
 async def test_a_killed_node_leaves_no_worker_and_its_next_start_reports_the_loss(
     api: ScriptedApi, node: Node, handle: WorkflowHandle[Any, Any]
 ) -> None:
-    api.set_code({"app.py": SLEEPER})
     api.call("one", 600)
-    await eventually(lambda: "begun" in api.log, within=60)
+    await eventually(lambda: "hello" in api.log)
     workers = processes_of(node)
     assert workers
     node.signal(signal.SIGKILL)
@@ -211,9 +218,8 @@ async def test_a_killed_node_leaves_no_worker_and_its_next_start_reports_the_los
 async def test_a_stopping_node_drains_its_workers_and_exits(
     api: ScriptedApi, node: Node, handle: WorkflowHandle[Any, Any]
 ) -> None:
-    api.set_code({"app.py": SLEEPER})
     api.call("one", 600)
-    await eventually(lambda: "begun" in api.log, within=60)
+    await eventually(lambda: "hello" in api.log)
     workers = processes_of(node)
     assert workers
     node.signal(signal.SIGTERM)
@@ -224,12 +230,16 @@ async def test_a_stopping_node_drains_its_workers_and_exits(
     await eventually(lambda: not any(worker.is_running() for worker in workers))
 
 
-async def test_an_attempt_the_api_refuses_is_not_started(api: ScriptedApi, handle: WorkflowHandle[Any, Any]) -> None:
+@pytest.fixture
+def refusing(api: ScriptedApi) -> None:
+    """An API that gives no lease; so before the node asks."""
     api.lease_refusal = 409
-    with contextlib.suppress(WorkflowFailureError):
-        result: WorkerExit = await handle.result()
-        assert result.outcome == NOT_STARTED
-        assert "the attempt is over" in result.message
+
+
+async def test_an_attempt_the_api_refuses_is_not_started(refusing: None, handle: WorkflowHandle[Any, Any]) -> None:
+    result: WorkerExit = await handle.result()
+    assert result.outcome == NOT_STARTED
+    assert "the attempt is over" in result.message
 
 
 def processes_of(node: Node) -> list[psutil.Process]:

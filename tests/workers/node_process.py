@@ -33,5 +33,5 @@ class Node:
 
     async def ended(self) -> int:
         assert self.process is not None
-        await eventually(lambda: self.process is not None and self.process.poll() is not None, within=25)
+        await eventually(lambda: self.process is not None and self.process.poll() is not None)
         return self.process.wait()
