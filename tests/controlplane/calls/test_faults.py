@@ -94,7 +94,7 @@ async def test_waking_held_claims_is_repeated_until_it_works() -> None:
 
     waking = asyncio.create_task(waiting.run(write, lambda: False))
     waiting.wake(["fn_1"])
-    await asyncio.wait_for(written.wait(), 5)
+    await asyncio.wait_for(written.wait(), 60)
     assert all(isinstance(mutation, WakeMutation) for mutation in attempts)
     waking.cancel()
     await asyncio.gather(waking, return_exceptions=True)

@@ -138,7 +138,7 @@ async def test_a_revoked_key_stops_within_the_time_it_is_trusted(plane: Plane) -
             return error.reason is Reason.UNAUTHORIZED
         return False
 
-    await eventually(is_refused, within=2)
+    await eventually(is_refused)
 
 
 async def test_at_default_settings_a_revoked_key_is_refused_after_a_second(
@@ -171,7 +171,7 @@ async def test_a_key_made_after_it_was_refused_works_within_the_time_a_refusal_i
         except ApiError:
             return False
 
-    await eventually(is_known, within=2)
+    await eventually(is_known)
 
 
 async def test_a_flood_of_guesses_does_not_grow_the_memory(plane: Plane) -> None:
@@ -246,9 +246,9 @@ async def test_a_slow_answer_is_trusted_from_when_it_was_asked_for(plane: Plane)
         async with other.transaction():
             await other.execute("LOCK TABLE tokens IN ACCESS EXCLUSIVE MODE")
             asking = asyncio.create_task(authenticate(bearer(plane.start.token)))
-            await eventually(lambda: other.fetchval(waits), within=60)
+            await eventually(lambda: other.fetchval(waits))
             waited_at = time.monotonic()
-            await eventually(lambda: time.monotonic() > waited_at + settings.token_cache_seconds, within=60)
+            await eventually(lambda: time.monotonic() > waited_at + settings.token_cache_seconds)
         answered_at = time.monotonic()
     await asking
     [(expires, _)] = authenticate._known.values()

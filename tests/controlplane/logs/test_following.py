@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,14 +33,14 @@ class Stream:
         self.lines: list[str] = []
         self.ended = False
 
-    async def has(self, *lines: str, within: float = 5.0) -> None:
-        await eventually(lambda: self.lines == list(lines), within=within)
+    async def has(self, *lines: str) -> None:
+        await eventually(lambda: self.lines == list(lines))
 
     async def has_count(self, count: int) -> None:
         await eventually(lambda: len(self.lines) >= count)
 
-    async def ends(self, within: float = 5.0) -> None:
-        await eventually(lambda: self.ended, within=within)
+    async def ends(self) -> None:
+        await eventually(lambda: self.ended)
 
 
 @asynccontextmanager
@@ -92,9 +93,9 @@ async def test_lines_that_another_process_stored_arrive_within_the_poll(
     function = await make_function("f")
     async with following(logs, function) as stream:
         await elsewhere.print("f-1", 1, "from afar")
-        await stream.has("from afar", within=3)
+        await stream.has("from afar")
         await elsewhere.print("f-1", 2, "again")
-        await stream.has("from afar", "again", within=3)
+        await stream.has("from afar", "again")
 
 
 async def test_nothing_is_lost_or_repeated_between_history_and_news(logs: Logs, make_function: MakeFunction) -> None:
@@ -217,9 +218,17 @@ async def test_a_calls_log_is_what_its_worker_printed_while_it_ran_it(logs: Logs
 
 
 async def test_who_reads_the_log_of_a_call_that_has_just_ended_gets_the_lines_on_their_way(
-    make_logs: MakeLogs, make_function: MakeFunction
+    make_logs: MakeLogs, make_function: MakeFunction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    logs = make_logs(log_read_settle_seconds=1.5)
+    waits: list[float] = []
+    printed = asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        await printed.wait()
+
+    monkeypatch.setattr("controlplane.logs.reader.asyncio", SimpleNamespace(sleep=sleep))
+    logs = make_logs(log_read_settle_seconds=600.0)
     await make_function("f")
     call = Call(logs.plane)
     await call.become("Running", "f-1")
@@ -227,14 +236,16 @@ async def test_who_reads_the_log_of_a_call_that_has_just_ended_gets_the_lines_on
     readings = [
         asyncio.create_task(logs.text(call.key, options)) for options in (LogOptions(), LogOptions(tail_lines=1))
     ]
+    await eventually(lambda: len(waits) == len(readings))
     await logs.print("f-1", 1, "last", at=ended - 1)
+    printed.set()
     assert await asyncio.gather(*readings) == ["last\n", "last\n"]
 
 
 async def test_a_call_is_followed_from_its_queue_to_its_last_line(
     make_logs: MakeLogs, make_function: MakeFunction
 ) -> None:
-    logs = make_logs(log_settle_seconds=30.0)
+    logs = make_logs(log_settle_seconds=600.0)
     await make_function("f")
     call = Call(logs.plane)
     await call.become("Queued")
@@ -329,4 +340,4 @@ async def test_followers_hear_of_lines_after_the_database_was_away(
             pass
         await make_logs().print("f-1", 1, "hello")
         heard = asyncio.create_task(follower.wait(None))
-        await eventually(heard.done, within=60)
+        await eventually(heard.done)

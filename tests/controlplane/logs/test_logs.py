@@ -13,6 +13,8 @@ from controlplane.store.contract import Key
 from tests.controlplane.logs.conftest import SECOND, Logs, MakeFunction, MakeLogs
 from tests.fixtures.plane import Plane, PutObject
 
+HOUR = 3600 * SECOND
+
 
 async def test_a_repeated_chunk_is_stored_once(logs: Logs, make_function: MakeFunction) -> None:
     function = await make_function("f")
@@ -87,14 +89,14 @@ async def test_since_goes_by_the_time_of_the_lines(logs: Logs, make_function: Ma
     await logs.writer.append(
         "f-1",
         [
-            LogChunk(1, [(now - 3600 * SECOND, "stdout", "old")]),
-            LogChunk(2, [(now - 30 * SECOND, "stdout", "half"), (now - 5 * SECOND, "stderr", "new")]),
+            LogChunk(1, [(now - 48 * HOUR, "stdout", "old")]),
+            LogChunk(2, [(now - 12 * HOUR, "stdout", "half"), (now - 1 * HOUR, "stderr", "new")]),
         ],
     )
-    assert await logs.text(function, LogOptions(since_seconds=60)) == "half\nnew\n"
-    assert await logs.text(function, LogOptions(since_seconds=10)) == "new\n"
-    assert await logs.text(function, LogOptions(since_seconds=10, tail_lines=5)) == "new\n"
-    assert await logs.text(function, LogOptions(since_seconds=60, tail_lines=1)) == "new\n"
+    assert await logs.text(function, LogOptions(since_seconds=24 * 3600)) == "half\nnew\n"
+    assert await logs.text(function, LogOptions(since_seconds=2 * 3600)) == "new\n"
+    assert await logs.text(function, LogOptions(since_seconds=2 * 3600, tail_lines=5)) == "new\n"
+    assert await logs.text(function, LogOptions(since_seconds=24 * 3600, tail_lines=1)) == "new\n"
     assert await logs.text(function, LogOptions(since_seconds=1 << 40)) == "old\nhalf\nnew\n"
 
 

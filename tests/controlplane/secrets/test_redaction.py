@@ -109,7 +109,7 @@ def test_a_text_without_a_value_is_the_same_text() -> None:
 def test_a_huge_text_is_searched_in_time_that_grows_with_it_alone() -> None:
     """Some seconds on any machine; quadratic time would take hours."""
     values = [f"value-number-{number}-of-many" for number in range(20)]
-    begun = time.monotonic()
+    begun = time.process_time()
     redacted = redactor(values)(("'\n" * 1_000_000) + values[7] + " \n" * 1_000_000)
     assert MARK in redacted
-    assert time.monotonic() - begun < 60
+    assert time.process_time() - begun < 60

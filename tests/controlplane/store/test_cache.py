@@ -69,7 +69,7 @@ async def test_caches_loaded_while_others_write_end_with_what_a_list_shows(
     page = await store.objects.list_page(EVERYTHING, limit=100, bytes_max=1 << 20)
     expected = [orjson.loads(document) for document in page.documents]
     for target in (store, replica):
-        assert await target.feed.wait_until(page.rv, 10)
+        assert await target.feed.wait_until(page.rv, 60)
     for cache in caches:
         assert held(cache) == {document["metadata"]["name"]: document for document in expected}
 
@@ -99,4 +99,4 @@ async def test_a_cache_that_cannot_begin_anew_tries_until_the_database_is_back(s
     async with away(store.database, "objects cannot be loaded, trying again"):
         for lost in store.feed._losses:
             lost()
-    await eventually(lambda: held(cache).keys() == {"a"}, within=60)
+    await eventually(lambda: held(cache).keys() == {"a"})

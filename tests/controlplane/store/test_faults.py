@@ -55,7 +55,7 @@ async def test_a_commit_whose_connection_breaks_is_applied_exactly_once(
         proxy.cut = cut
         assert await behind_proxy.write(COUNT) == expected
     assert proxy.cuts == 2
-    assert await behind_proxy.feed.wait_until(3, 10)
+    assert await behind_proxy.feed.wait_until(3, 60)
     assert [change.rv for change in behind_proxy.seen] == [1, 2, 3]
 
 
@@ -63,7 +63,7 @@ async def test_a_commit_whose_connection_breaks_is_applied_exactly_once(
 async def test_a_notification_whose_connection_breaks_is_sent_again(
     database_url: str, behind_proxy: Store, proxy: CuttingProxy, cut: Cut
 ) -> None:
-    listening = await open_store(database_url, change_poll_seconds=60)
+    listening = await open_store(database_url, change_poll_seconds=600)
 
     async def hears() -> bool:
         await behind_proxy.put("a", turn=behind_proxy.feed.last_rv)
@@ -73,7 +73,7 @@ async def test_a_notification_whose_connection_breaks_is_sent_again(
     await eventually(hears)
     proxy.words, proxy.cut = b"NOTIFY", cut
     last = await behind_proxy.put("b")
-    await eventually(lambda: listening.feed.last_rv >= int(last["metadata"]["resourceVersion"]), within=20)
+    await eventually(lambda: listening.feed.last_rv >= int(last["metadata"]["resourceVersion"]))
     assert proxy.cuts == 1
     await close_store(listening)
 
@@ -89,7 +89,7 @@ async def test_writers_go_on_after_the_database_dropped_their_connections(store:
     document = await store.objects.get_document(key("counter"))
     assert document is not None
     assert document["spec"]["count"] == 60
-    assert await store.feed.wait_until(61, 10)
+    assert await store.feed.wait_until(61, 60)
     assert [change.rv for change in store.seen] == list(range(1, 62))
 
 
@@ -123,9 +123,9 @@ async def main():
 
 asyncio.run(main())
 """
-    done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code], check=False, timeout=60)
+    done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code], check=False, timeout=120)
     assert done.returncode == 17
-    assert await store.feed.wait_until(1, 5)
+    assert await store.feed.wait_until(1, 60)
     again = await store.put("a", color="red")
     assert again["metadata"]["resourceVersion"] == "2" or len(store.seen) == 1
 
@@ -140,7 +140,7 @@ async def test_a_restart_of_the_database_is_survived_and_a_long_absence_is_told(
     first = server()
     await first.start()
     await migrate(first.url)
-    store = await open_store(first.url, write_retry_seconds=30)
+    store = await open_store(first.url, write_retry_seconds=120)
     hasty = await open_store(first.url, write_retry_seconds=0.3)
     assert await store.write(COUNT) == 1
     first.stop()
@@ -156,7 +156,7 @@ async def test_a_restart_of_the_database_is_survived_and_a_long_absence_is_told(
         assert sorted(await waiting) == list(range(2, 12))
         assert await hasty.write(COUNT) == 12
         for each in (store, hasty):
-            assert await each.feed.wait_until(12, 10)
+            assert await each.feed.wait_until(12, 60)
             assert [change.rv for change in each.seen] == list(range(1, 13))
             await close_store(each)
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -41,7 +42,8 @@ async def test_it_tells_the_time_of_the_database(database: Database) -> None:
     told = clock.now()
     after: datetime = await database.fetchval("SELECT clock_timestamp()")
     await clock.stop()
-    margin = timedelta(seconds=0.5)
+    assert clock._reading is not None
+    margin = timedelta(seconds=clock._reading.doubt(time.monotonic()))
     assert before - margin < told < after + margin
     assert told.utcoffset() == timedelta(0)
 
@@ -85,7 +87,7 @@ async def test_a_host_whose_clock_is_wrong_tells_the_same_time(database_url: str
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=120,
     )
     host, told = (datetime.fromisoformat(text) for text in done.stdout.split())
     assert host - told > timedelta(seconds=500)

@@ -32,7 +32,7 @@ async def test_sixteen_writers_on_two_replicas_leave_no_gap_in_any_feed(store: S
 
     await asyncio.gather(*(write_many(store if n % 2 else replica, n) for n in range(16)))
     for target in (store, replica):
-        assert await target.feed.wait_until(400, 10)
+        assert await target.feed.wait_until(400, 60)
         assert [change.rv for change in target.seen] == list(range(1, 401))
     assert store.seen == replica.seen
     stored = await store.database.fetch("SELECT rv FROM changes ORDER BY rv")
@@ -145,7 +145,7 @@ async def test_changes_read_from_the_log_equal_those_handed_over(store: Store, r
     await store.write(Put("a", labels={"x": "2"}, spec={"color": "blue"}))
     await store.write(Put("a", labels={"x": "2"}, spec={"color": "blue", "other": "\0 and ünï"}))
     await store.write(Remove("a"))
-    assert await replica.feed.wait_until(5, 10)
+    assert await replica.feed.wait_until(5, 60)
     assert replica.seen == store.seen
 
 
