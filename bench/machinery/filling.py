@@ -103,8 +103,9 @@ async def fill(url: str, calls: int, now: datetime) -> Filled:
         compacted_rv = first_rv - 1 + older * CHANGES_OF_A_CALL
         await connection.execute("UPDATE compaction SET compacted_rv = $1, pruned_rv = $1", compacted_rv)
         await connection.execute("UPDATE meta SET rv = $1", first_rv - 1 + calls * CHANGES_OF_A_CALL)
-        # In a week of running, autovacuum would have done this many times.
+        # In a week of running, autovacuum and the checkpointer would have done this many times.
         await connection.execute("VACUUM ANALYZE objects, changes")
+        await connection.execute("CHECKPOINT")
         return Filled(calls, changes)
     finally:
         await connection.close()
