@@ -23,6 +23,6 @@ async def test_what_is_written_is_sealed_within_moments_and_verifies(control_wor
         verdict = await verify(database, kept_for=KEPT_FOR)
         return verdict if verdict.events >= 3 and not verdict.unsealed else None
 
-    verdict: Verdict = await eventually(sealed, within=120)
+    verdict: Verdict = await eventually(sealed)
     assert verdict.tamperings == []
     assert (await verify(database, verdict.head, kept_for=KEPT_FOR)).tamperings == []

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import time
-
 import pytest
 from temporalio.client import Client
 from temporalio.exceptions import ActivityError, CancelledError, RetryState, TimeoutError, TimeoutType
@@ -18,11 +16,9 @@ async def test_a_dead_process_is_settled_at_once(temporal_client: Client, task_q
     async with control(temporal_client, task_queue, [worker.settle_attempt]), node(temporal_client, task_queue, worker):
         handle = await start_attempt(temporal_client, task_queue)
         await worker.started.wait()
-        begun = time.monotonic()
         worker.end(CRASHED)
-        await worker.was_settled.wait()
-        assert time.monotonic() - begun < 20  # long before its silence is noticed
         assert await handle.result() == EXITED
+    # By what its node told: its silence would be noticed later, as another end.
     assert [settlement.exit for settlement in worker.settled] == [CRASHED]
 
 
