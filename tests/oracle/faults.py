@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 import asyncpg
 
 from controlplane.errors import ApiError
+from tests.fixtures.eventually import eventually
 from tests.oracle.proxy import NotificationProxy
 from tests.oracle.storm import Storm
 
@@ -85,8 +86,11 @@ class Faults:
             await connection.close()
 
     async def _mute(self, chance: random.Random) -> None:
+        """Until one got lost at least: a listener that was just cut off comes back only after a while."""
+        lost = self._proxy.lost
         self._proxy.mute = True
         await asyncio.sleep(chance.uniform(1, 3))
+        await eventually(lambda: self._storm.failures or self._proxy.lost > lost)
         self._proxy.mute = False
 
     async def _hold(self, chance: random.Random) -> None:

@@ -93,6 +93,8 @@ class Watcher:
 
     async def _catch_up(self, client: httpx.AsyncClient) -> None:
         final_rv = await self._storm.auditor.read()
+        # Once at least: somebody who has everything already must see that nothing more comes.
+        await self._follow(client, SILENCE_SECONDS_MAX)
         while self._rv < final_rv and not self._storm.failures:
             await self._follow(client, SILENCE_SECONDS_MAX)
         if self._storm.failures:
