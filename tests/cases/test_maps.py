@@ -26,6 +26,9 @@ print(json.dumps(list(echo.map(range({count})))))
 """
 
 
+REFUSALS_MIN = 2
+
+
 @pytest.mark.e2e
 @pytest.mark.timeout(400)
 @pytest.mark.case("C20")
@@ -50,14 +53,15 @@ async def test_a_map_whose_server_is_busy_and_whose_answers_are_lost_runs_each_i
             batches += 1
             if batches == 2:
                 busy_until = time.monotonic() + busy_seconds
-            return time.monotonic() < busy_until
+            # However late the client asks again, it meets a busy server more than once.
+            return batches > 1 and (time.monotonic() < busy_until or front.refused < REFUSALS_MIN)
 
         front.refuses = refuses
         front.loses_answer = lambda head: is_batch(head) and front.refused > 0 and front.lost < 1
         program = MAP.format(url=front.url, batch=batch, count=count)
         told = await asyncio.to_thread(system.python, program, timeout=380)
     assert json.loads(told) == list(range(count))
-    assert front.refused >= 2
+    assert front.refused >= REFUSALS_MIN
     assert front.lost == 1
     indexes = [
         call["spec"]["mapIndex"] for call in system.calls("quirks-echo") if call["metadata"]["name"] not in before

@@ -147,7 +147,8 @@ def test_maps_of_every_size_end(quirks: System, full: bool) -> None:
     sizes = [0, 1, BATCH - 1, BATCH, BATCH + 1, 2 * BATCH + 1] if full else [0, 1, BATCH + 1]
     told = json.loads(quirks.python(MAPS % sizes, timeout=1_500 if full else 350))
     assert {int(size): right for size, (right, _) in told["sizes"].items()} == dict.fromkeys(sizes, True)
-    assert told["sizes"]["0"][1] < 1
+    # One that waited for anything would wait for as long as the client does.
+    assert told["sizes"]["0"][1] < 30
     assert (told["broken"], told["both"]) == ("at five", True)
 
 
@@ -187,27 +188,27 @@ async def test_payloads_of_every_size_arrive_and_none_enters_the_engine(quirks: 
 
 async def engine_history(system: System, uid: str) -> str:
     """All that the engine keeps of a call, once its workflow has ended."""
-    client = await Client.connect(f"127.0.0.1:{system.ports['temporal']}")
-    handle = client.get_workflow_handle(f"call/{uid}")
     try:
+        client = await Client.connect(f"127.0.0.1:{system.ports['temporal']}")
+        handle = client.get_workflow_handle(f"call/{uid}")
         if (await handle.describe()).status is not WorkflowExecutionStatus.COMPLETED:
             return ""
         return (await handle.fetch_history()).to_json()
-    except RPCError:
-        return ""  # its workflow has not been started yet
+    except (RPCError, RuntimeError):
+        return ""  # its workflow has not been started yet, or no connection was made in time
 
 
 CROWD = """
 import nodus
 crowd = nodus.Function.from_name("quirks", "crowd")
-print(sum(result is None for result in crowd.map([4] * %d)))
+print(sum(result is None for result in crowd.map([8] * %d)))
 """
 
 
 @pytest.mark.case("C43")
 def test_as_many_calls_as_a_worker_is_given_run_at_once(quirks: System, full: bool) -> None:
-    # One that waited for a thread inside its worker would end at its deadline of 8 s.
-    calls = 64 if full else 32
+    # One that waited for a thread inside its worker would end at its deadline of 16 s.
+    calls = 64 if full else 16
     assert int(quirks.python(CROWD % calls, timeout=300)) == calls
 
 

@@ -48,4 +48,5 @@ async def test_a_call_is_run_once_and_four_times_more_after_its_delays_though_co
 
 
 async def _retries(world: ControlWorld, name: str, count: int) -> bool:
-    return bool((await world.status("FunctionCall", name))["retries"] == count)
+    """Whether it has been run again so often; a slow look may see it later still."""
+    return bool((await world.status("FunctionCall", name))["retries"] >= count)

@@ -152,4 +152,4 @@ async def test_quick_versions_end_no_call_and_a_broken_one_leaves_the_old_worker
 
     deploy("v6")
     await eventually(lambda: collect(system, spawn(system, 1, 0)) == ["v6"], within=90)
-    await eventually(lambda: ready(system) == ("True", "WorkersReady"), within=30)
+    await eventually(lambda: ready(system) == ("True", "WorkersReady"), within=60)

@@ -63,7 +63,7 @@ async def test_workers_that_start_for_calls_that_were_cancelled_go_again(control
     segments = sum(Decimal(value) for name, value in cost["bySegment"].items() if name.endswith("USD"))
     assert (cost["rateUSDPerHour"], Decimal(cost["totalUSD"])) == ("0.00", segments)
     assert {(await world.status("FunctionCall", name))["costUSD"] for name in names} == {"0.00"}
-    await eventually(lambda: _finished(world))
+    await eventually(lambda: _finished(world), within=60)
 
 
 @pytest.mark.case("C48")

@@ -91,6 +91,6 @@ async def nothing():
     pass
 
 
-@app.function(timeout="8s", max_workers=1, target_concurrency=16, scaledown_window="20m")
+@app.function(timeout="16s", max_workers=1, target_concurrency=16, scaledown_window="20m")
 def crowd(seconds):
     time.sleep(seconds)
