@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from controlplane.settings import Settings
 from tests.fixtures.eventually import eventually
 from tests.fixtures.system import APPS, OBJECTS, System, installation
 
@@ -82,7 +83,7 @@ async def test_a_cancelled_call_is_cancelling_until_its_thread_or_coroutine_is_g
     completed_at = datetime.fromisoformat(ended["completionTime"])
     # The node sends lines in the end; their clock is this one's, and the object tells whole seconds.
     assert last_line_at(zombie, thread) <= completed_at + timedelta(seconds=2)
-    assert last_line_at(zombie, thread) >= completed_at - timedelta(seconds=10)
+    assert last_line_at(zombie, thread) >= completed_at - timedelta(seconds=60)
     worker = status(zombie, ended["worker"]["attempt"], "attempts")
     assert worker["phase"] in ("Succeeded", "Failed", "Cancelled")
     served = await until(zombie, beside, "Succeeded")
@@ -95,8 +96,9 @@ async def test_a_body_that_outlives_its_deadline_goes_with_its_worker_and_is_not
     ended = await until(zombie, name, "Failed", "Succeeded", "Cancelled")
     assert (ended["reason"], ended["retries"], ended["recoveries"]) == ("DeadlineExceeded", 0, 0)
     ran = datetime.fromisoformat(ended["completionTime"]) - datetime.fromisoformat(ended["startTime"])
-    assert timedelta(seconds=4) <= ran <= timedelta(seconds=15)
-    beside = spawn(zombie, "late", 1)
+    # By the word of its worker: the server alone would have waited for longer.
+    assert timedelta(seconds=9) <= ran <= timedelta(seconds=Settings().deadline_grace_seconds)
+    beside = spawn(zombie, "late", 0)
     served = await until(zombie, beside, "Succeeded", "Failed")
     assert (served["phase"], served["worker"]["attempt"] != ended["worker"]["attempt"]) == ("Succeeded", True)
 
@@ -137,7 +139,7 @@ async def test_a_coroutine_that_blocks_its_event_loop_is_ended_by_its_deadline_a
     assert (late["phase"], late["reason"], late["retries"], late["recoveries"]) == ("Failed", "DeadlineExceeded", 0, 0)
     assert (stopped["phase"], stopped["recoveries"]) == ("Cancelled", 0)
     ran = datetime.fromisoformat(late["completionTime"]) - datetime.fromisoformat(late["startTime"])
-    assert ran >= timedelta(seconds=3)
+    assert ran >= timedelta(seconds=7)
     # The workers are gone with them, and others take what comes next.
     served = await until(strict, spawn(strict, "block", 0), "Succeeded", "Failed", "Cancelled")
     assert (served["phase"], served["worker"]["attempt"] != late["worker"]["attempt"]) == ("Succeeded", True)

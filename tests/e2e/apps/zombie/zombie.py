@@ -16,7 +16,7 @@ def tick(ticks: int) -> int:
     return ticks
 
 
-@app.function(timeout="5s", retries=3, max_workers=1, scaledown_window="20m")
+@app.function(timeout="10s", retries=3, max_workers=1, scaledown_window="20m")
 def late(ticks: int) -> int:
     for number in range(ticks):
         print(f"tick {number}", flush=True)
@@ -30,7 +30,7 @@ async def rest(seconds: float) -> float:
     return seconds
 
 
-@app.function(timeout="3s", retries=3, max_workers=1, scaledown_window="20m")
+@app.function(timeout="8s", retries=3, max_workers=1, scaledown_window="20m")
 async def block(seconds: float) -> float:
     time.sleep(seconds)
     return seconds
