@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import httpx
 import orjson
@@ -22,6 +24,7 @@ from workers.tls import ensure_tls
 
 HEAD_BYTES_MAX = 4_096
 CONNECTIONS_MAX = 20
+HASTY_SECONDS = 2
 WITHIN_SECONDS = 60
 """For what takes a second; the machine may be loaded."""
 HANDSHAKE_SECONDS_OF_UVICORN = 60
@@ -29,22 +32,36 @@ HANDSHAKE_SECONDS_OF_UVICORN = 60
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
 
 
-@pytest.fixture(scope="module")
-async def served(
-    postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[tuple[Replica, str]]:
-    folder = tmp_path_factory.mktemp("connections")
-    limits = {
-        "http_head_seconds_max": 1,
-        "http_head_bytes_max": HEAD_BYTES_MAX,
-        "http_connections_max": CONNECTIONS_MAX,
-    }
+Served = tuple[Replica, str]
+"""A process and the key of an administrator."""
+
+
+@contextlib.asynccontextmanager
+async def serving(postgres: EmbeddedPostgres, folder: Path, **limits: int) -> AsyncIterator[Served]:
+    """A process on both of its ports, with these limits."""
     files = ensure_tls(folder / "tls", SystemClock())
     tls = {"https_port": free_port(), "tls_certificate": files.certificate, "tls_key": files.key}
     async with fresh_database(postgres) as url:
-        settings = api_settings(url, folder, body_seconds_max=1, **limits, **tls)
+        settings = api_settings(url, folder, **limits, **tls)
         async with replicas(folder, settings, [url]) as (key, [replica]):
             yield replica, key
+
+
+@pytest.fixture(scope="module")
+async def hasty(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    """One that waits for nobody, for what does not come in time."""
+    limits = {"http_head_seconds_max": HASTY_SECONDS, "body_seconds_max": HASTY_SECONDS}
+    sizes = {"http_head_bytes_max": HEAD_BYTES_MAX}
+    async with serving(postgres, tmp_path_factory.mktemp("hasty"), **limits, **sizes) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+async def served(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    """One that has time, for whatever else is sent: a test that stands still for a moment is no slow client."""
+    limits = {"http_head_bytes_max": HEAD_BYTES_MAX, "http_connections_max": CONNECTIONS_MAX}
+    async with serving(postgres, tmp_path_factory.mktemp("patient"), **limits) as made:
+        yield made
 
 
 class Connection:
@@ -78,8 +95,16 @@ class Connection:
 
 
 @pytest.fixture
-async def connection(served: tuple[Replica, str]) -> AsyncIterator[Connection]:
+async def connection(served: Served) -> AsyncIterator[Connection]:
     opened = await connect(served[0])
+    yield opened
+    opened.writer.close()
+
+
+@pytest.fixture
+async def unfinished(hasty: Served) -> AsyncIterator[Connection]:
+    """A connection to the one that waits for nobody."""
+    opened = await connect(hasty[0])
     yield opened
     opened.writer.close()
 
@@ -98,38 +123,38 @@ def https_port(replica: Replica) -> int:
     return int(replica.environment["NODUS_SERVER_HTTPS_PORT"])
 
 
-async def test_a_connection_that_says_nothing_is_closed(connection: Connection) -> None:
-    assert await connection.rest() == b""
+async def test_a_connection_that_says_nothing_is_closed(unfinished: Connection) -> None:
+    assert await unfinished.rest() == b""
 
 
-async def test_a_handshake_that_does_not_come_ends_its_connection(served: tuple[Replica, str]) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", https_port(served[0]))
+async def test_a_handshake_that_does_not_come_ends_its_connection(hasty: Served) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", https_port(hasty[0]))
     async with asyncio.timeout(HANDSHAKE_SECONDS_OF_UVICORN / 2):
         assert await reader.read() == b""
     writer.close()
 
 
-async def test_an_unfinished_head_is_refused_after_its_time(connection: Connection) -> None:
-    connection.send(HEAD)
-    refusal = await connection.refusal()
+async def test_an_unfinished_head_is_refused_after_its_time(unfinished: Connection) -> None:
+    unfinished.send(HEAD)
+    refusal = await unfinished.refusal()
     assert (refusal["reason"], refusal["message"]) == (
         "BadRequest",
-        "the head of the request did not come within 1 s",
+        f"the head of the request did not come within {HASTY_SECONDS} s",
     )
 
 
-async def test_a_head_that_trickles_in_has_no_longer(connection: Connection) -> None:
-    connection.send(HEAD)
-    trickling = asyncio.create_task(trickle(connection, b"X: y\r\n"))
-    assert (await connection.refusal())["reason"] == "BadRequest"
+async def test_a_head_that_trickles_in_has_no_longer(unfinished: Connection) -> None:
+    unfinished.send(HEAD)
+    trickling = asyncio.create_task(trickle(unfinished, b"X: y\r\n"))
+    assert (await unfinished.refusal())["reason"] == "BadRequest"
     trickling.cancel()
 
 
-async def test_a_connection_kept_by_line_ends_alone_is_closed(connection: Connection) -> None:
-    connection.send(HEAD + b"\r\n")
-    assert b" 200 " in await connection.head()
-    trickling = asyncio.create_task(trickle(connection, b"\r\n"))
-    await connection.rest()
+async def test_a_connection_kept_by_line_ends_alone_is_closed(unfinished: Connection) -> None:
+    unfinished.send(HEAD + b"\r\n")
+    assert b" 200 " in await unfinished.head()
+    trickling = asyncio.create_task(trickle(unfinished, b"\r\n"))
+    await unfinished.rest()
     trickling.cancel()
 
 
@@ -140,13 +165,15 @@ async def test_a_second_request_of_a_connection_is_served(connection: Connection
         assert b" 200 " in await connection.head()
 
 
-async def test_a_body_may_be_larger_than_a_head_and_an_answer_take_longer(served: tuple[Replica, str]) -> None:
-    replica, key = served
+async def test_a_body_may_be_larger_than_a_head_and_an_answer_take_longer(hasty: Served) -> None:
+    replica, key = hasty
     headers = {"Authorization": f"Bearer {key}"}
     body = {"metadata": {"name": "a", "annotations": {"filling": "x" * 50 * HEAD_BYTES_MAX}}, "spec": {}}
     async with checked_client(base_url=replica.url, headers=headers, timeout=60) as client:
         assert (await client.post(f"{PROJECT}/apps", json=body)).status_code == 201
-        watched = await client.get(f"{PROJECT}/apps", params={"watch": "true", "timeoutSeconds": "3"})
+        watched = await client.get(
+            f"{PROJECT}/apps", params={"watch": "true", "timeoutSeconds": str(HASTY_SECONDS + 1)}
+        )
         assert watched.status_code == 200
 
 
@@ -175,27 +202,27 @@ async def test_bytes_that_are_no_request_are_refused(connection: Connection) -> 
 
 
 async def test_a_body_that_does_not_come_is_given_up_and_its_connection_ends(
-    served: tuple[Replica, str], connection: Connection
+    hasty: Served, unfinished: Connection
 ) -> None:
     lines = (
-        f"POST {PROJECT}/apps HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {served[1]}\r\nContent-Length: 1000000\r\n"
+        f"POST {PROJECT}/apps HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {hasty[1]}\r\nContent-Length: 1000000\r\n"
     )
-    connection.send(lines.encode() + b"\r\n{")
-    assert b" 504 " in await connection.head()
-    trickling = asyncio.create_task(trickle(connection, b" "))
-    assert b"did not come within 1 s" in await connection.rest()
+    unfinished.send(lines.encode() + b"\r\n{")
+    assert b" 504 " in await unfinished.head()
+    trickling = asyncio.create_task(trickle(unfinished, b" "))
+    assert f"did not come within {HASTY_SECONDS} s".encode() in await unfinished.rest()
     trickling.cancel()
 
 
-async def test_a_body_that_nobody_reads_does_not_keep_a_connection(connection: Connection) -> None:
-    connection.send(b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
-    assert b" 405 " in await connection.head()
-    trickling = asyncio.create_task(trickle(connection, b" "))
-    await connection.rest()
+async def test_a_body_that_nobody_reads_does_not_keep_a_connection(unfinished: Connection) -> None:
+    unfinished.send(b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+    assert b" 405 " in await unfinished.head()
+    trickling = asyncio.create_task(trickle(unfinished, b" "))
+    await unfinished.rest()
     trickling.cancel()
 
 
-async def test_connections_beyond_the_limit_are_refused_until_others_end(served: tuple[Replica, str]) -> None:
+async def test_connections_beyond_the_limit_are_refused_until_others_end(served: Served) -> None:
     replica, key = served
     watch = f"GET {PROJECT}/apps?watch=true HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n\r\n".encode()
     # Both ports together: a process has so many descriptors, however clients come.
@@ -224,7 +251,7 @@ async def trickle(connection: Connection, content: bytes) -> None:
         await asyncio.sleep(0.1)
 
 
-async def test_nobody_chooses_the_address_that_a_request_comes_from(served: tuple[Replica, str]) -> None:
+async def test_nobody_chooses_the_address_that_a_request_comes_from(served: Served) -> None:
     replica, key = served
     headers = {"Authorization": f"Bearer {key}", "X-Forwarded-For": "192.0.2.7"}
     async with checked_client(base_url=replica.url, headers=headers, timeout=60) as client:
