@@ -17,9 +17,9 @@ from tests.fixtures.app import FUNCTION, PROJECT, api_settings
 from tests.fixtures.replicas import replicas
 from tests.fixtures.wire import checked_client
 
-REVOKED_SECONDS_MAX = 5.0
-"""The server promises one second; a busy machine may add to it, but not what a re-check of its own every half a minute
-would."""
+REVOKED_SECONDS_MAX = 15.0
+"""The server promises one second; a busy machine may add to it, but not what four re-checks of their own every half a
+minute would."""
 
 
 @pytest.mark.timeout(300)  # two processes start, on a machine that may be busy

@@ -73,7 +73,7 @@ async def test_a_unit_that_cannot_run_ends_the_supervisor_with_its_name(
     unit = Sleeper(tmp_path / "unit.log", program="raise SystemExit(3)")
     await supervisor.start("unit", unit)
     with pytest.raises(ExceptionGroup) as raised:
-        await asyncio.wait_for(supervisor.run(), 30)
+        await asyncio.wait_for(supervisor.run(), 60)
     assert raised.group_contains(GaveUpError, match=r"unit ended 5 times within 60 s; its log is .*unit\.log")
     assert unit.starts == supervision.DEATHS_MAX
 
