@@ -35,7 +35,7 @@ Json = dict[str, Any]
 
 
 class Client:
-    """One caller. Use it as a context manager; `function` must exist."""
+    """One caller. Use it as a context manager; `function` must exist before its first call."""
 
     def __init__(self, name: str, function: str, cluster: Cluster, rng: random.Random) -> None:
         self.name = name
@@ -85,21 +85,24 @@ class Client:
             await asyncio.sleep(self._rng.uniform(0.05, 0.5))
         raise AssertionError(f"{method} {path} was not answered in {GIVE_UP_SECONDS} s: {told}")
 
+    async def create(self, path: str, body: Json) -> Json:
+        """What came of a creation, which happens once, however often it has to be asked for."""
+        answer = await self.request("POST", path, json=body, headers={"Idempotency-Key": uuid.uuid4().hex})
+        assert answer.status_code == 201, answer.text
+        created: Json = answer.json()
+        return created
+
     async def call(self, kind: str, bound_seconds: float) -> str:
         """Create one call; its name."""
-        body = self.document(kind)
-        answer = await self.request("POST", f"{ROOT}/functioncalls", json=body, headers=_keyed())
-        assert answer.status_code == 201, answer.text
-        return self._created(answer.json(), kind, bound_seconds)
+        created = await self.create(f"{ROOT}/functioncalls", self.document(kind))
+        return self._created(created, kind, bound_seconds)
 
     async def map(self, kinds: Sequence[str], bound_seconds: float) -> list[str]:
         """Create calls of these kinds in one request; their names."""
         items = [self.document(kind) for kind in kinds]
         body = {"apiVersion": "nodus.dev/v1", "kind": "FunctionCallList", "items": items}
-        path = f"{ROOT}/functions/{self._function}/calls"
-        answer = await self.request("POST", path, json=body, headers=_keyed())
-        assert answer.status_code == 201, answer.text
-        made = zip(answer.json()["items"], kinds, strict=True)
+        created = await self.create(f"{ROOT}/functions/{self._function}/calls", body)
+        made = zip(created["items"], kinds, strict=True)
         return [self._created(document, kind, bound_seconds) for document, kind in made]
 
     async def adopt(self, content: bytes, kind: str, bound_seconds: float) -> str:
@@ -204,7 +207,3 @@ class Client:
         if phase in TERMINAL and not end.done():
             end.set_result(phase)
         return position
-
-
-def _keyed() -> dict[str, str]:
-    return {"Idempotency-Key": uuid.uuid4().hex}

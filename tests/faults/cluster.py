@@ -64,6 +64,10 @@ SETTINGS: Mapping[str, str] = {
 HEARTBEAT_SECONDS = 1.25
 
 
+class MemberDiedError(Exception):
+    """A member ended before it was seen to serve."""
+
+
 class Cluster:
     """The members and their links. `start` once; any member may then be killed and started again."""
 
@@ -180,9 +184,13 @@ class Cluster:
         self.kill(name)
         await self.start_member(name)
 
+    def is_dead(self, name: str) -> bool:
+        """Whether a server's process has ended, by itself or not."""
+        return self._processes[name].poll() is not None
+
     async def revive(self) -> list[str]:
         """Start again what has died by itself; the names."""
-        dead = [name for name in SERVERS if self._processes[name].poll() is not None]
+        dead = [name for name in SERVERS if self.is_dead(name)]
         await asyncio.gather(*(self.start_member(name) for name in dead))
         return dead
 
@@ -225,7 +233,8 @@ class Cluster:
 
     async def _is_ready(self, name: str) -> bool:
         process = self._processes[name]
-        assert process.poll() is None, f"{name} ended with {process.returncode}: {tail(self.logs / f'{name}.log')}"
+        if self.is_dead(name):
+            raise MemberDiedError(f"{name} ended with {process.returncode}: {tail(self.logs / f'{name}.log')}")
         if name in APIS:
             return await says_ok(self._ports[name], "/readyz", 2.0)
         queue = node_task_queue("local") if name == NODE else CONTROL_TASK_QUEUE

@@ -6,17 +6,15 @@ import asyncio
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import asyncpg
 
 from controlplane.ledger.invariants import SPENT_RULE, verify
 from controlplane.machinery.quantities import parse_money
 from controlplane.store.database import Database
-from tests.faults.checker import Logged, Remains
-from tests.faults.clients import ROOT
+from tests.faults.checker import Logged, Remains, counters_agree, nothing_is_left_open
 from tests.faults.cluster import Cluster, setting
-from tests.fixtures.eventually import eventually
-from tests.fixtures.wire import checked_client
 
 REST_SECONDS_MAX = 180.0
 RECOUNT_SECONDS_MAX = 150
@@ -44,57 +42,55 @@ WHERE f.kind = 'Function' AND f.name = ANY($1)
 DOCUMENTS = "SELECT doc FROM objects WHERE kind = 'Function' AND name = ANY($1)"
 
 
-async def come_to_rest(cluster: Cluster, functions: Sequence[str]) -> None:
-    """Stop the Functions, and wait until their workers, rows and workflows are gone and their status says so."""
-    for proxy in cluster.proxies:
-        proxy.heal()
-    headers = {"Authorization": f"Bearer {cluster.key}"}
-    async with checked_client(base_url=cluster.urls[0], headers=headers, timeout=20) as client:
-        for name in functions:
-            merge = {"Content-Type": "application/merge-patch+json"}
-            patch = b'{"spec":{"state":"Stopped"}}'
-            await client.patch(f"{ROOT}/functions/{name}", content=patch, headers=merge)
+async def come_to_rest(cluster: Cluster, functions: Sequence[str]) -> Remains:
+    """Wait until the workers, rows and workflows of Functions that were stopped are gone and their status says so.
+
+    Returns what is left. What never comes to rest is told by the checker, which knows more about it.
+    """
+    names = list(functions)
     until = time.monotonic() + REST_SECONDS_MAX
     connection = await cluster.connect()
     try:
-        # What never comes to rest is told by the checker, which knows more about it.
-        while time.monotonic() < until:
-            try:
-                await eventually(lambda: _is_at_rest(cluster, connection, functions), within=1.0, every=0.2)
-                return
-            except AssertionError:
-                continue
-    finally:
-        await connection.close()
-
-
-async def read_remains(cluster: Cluster, functions: Sequence[str]) -> Remains:
-    """What is left of these Functions."""
-    connection = await cluster.connect()
-    try:
-        names = list(functions)
+        while True:
+            is_last = time.monotonic() > until
+            found = await _read_state(cluster, connection, names)
+            if is_last or _is_at_rest(found):
+                break
+            await asyncio.sleep(0.2)
         log = [
             Logged(rv=row["rv"], time=row["time"], type=row["type"], name=row["name"], document=json.loads(row["doc"]))
             for row in await connection.fetch(LOG, names)
         ]
-        documents = [json.loads(row["doc"]) for row in await connection.fetch(DOCUMENTS, names)]
-        loads = {row["function"]: {key: row[key] for key in row.keys() if key != "function"}  # noqa: SIM118 - a Record
-                 for row in await connection.fetch(LOADS, names)}  # fmt: skip
-        return Remains(
-            log=log,
-            functions=documents,
-            loads=loads,
-            concurrency={one["metadata"]["name"]: one["spec"]["scaling"]["targetConcurrency"] for one in documents},
-            rate_micro_usd_per_hour=parse_money(setting(cluster, "worker_rate_usd_per_hour")),
-            open_rows=[row["name"] for row in await connection.fetch(ROWS, names)],
-            open_attempts=[row["name"] for row in await connection.fetch(ATTEMPTS, names)],
-            open_holds=[row["name"] for row in await connection.fetch(HOLDS, names)],
-            open_workflows=await open_workflows(cluster),
-            processes=[f"worker {pid}" for pid in cluster.workers()],
-            ledger_breaches=await ledger_breaches(cluster),
-        )
+        return replace(found, log=log, ledger_breaches=await ledger_breaches(cluster))
     finally:
         await connection.close()
+
+
+async def _read_state(
+    cluster: Cluster, connection: asyncpg.Connection[asyncpg.Record], names: Sequence[str]
+) -> Remains:
+    """What there is of these Functions now, without the history of their calls."""
+    documents = [json.loads(row["doc"]) for row in await connection.fetch(DOCUMENTS, names)]
+    loads = {row["function"]: {key: row[key] for key in row.keys() if key != "function"}  # noqa: SIM118 - a Record
+             for row in await connection.fetch(LOADS, names)}  # fmt: skip
+    return Remains(
+        log=(),
+        functions=documents,
+        loads=loads,
+        concurrency={one["metadata"]["name"]: one["spec"]["scaling"]["targetConcurrency"] for one in documents},
+        rate_micro_usd_per_hour=parse_money(setting(cluster, "worker_rate_usd_per_hour")),
+        open_rows=[row["name"] for row in await connection.fetch(ROWS, names)],
+        open_attempts=[row["name"] for row in await connection.fetch(ATTEMPTS, names)],
+        open_holds=[row["name"] for row in await connection.fetch(HOLDS, names)],
+        open_workflows=await open_workflows(cluster),
+        processes=[f"worker {pid}" for pid in cluster.workers()],
+    )
+
+
+def _is_at_rest(found: Remains) -> bool:
+    """Whether nothing is left to be done. A status is written a moment after what it tells of has changed."""
+    is_stopped = all(function["status"]["phase"] == "Stopped" for function in found.functions)
+    return is_stopped and not [*nothing_is_left_open((), found), *counters_agree((), found)]
 
 
 async def ledger_breaches(cluster: Cluster) -> list[str]:
@@ -115,17 +111,3 @@ async def ledger_breaches(cluster: Cluster) -> list[str]:
 async def open_workflows(cluster: Cluster) -> list[str]:
     """Ids of workflows of calls and attempts that run."""
     return [found.id async for found in cluster.client.list_workflows(OPEN_WORKFLOWS)]
-
-
-async def _is_at_rest(
-    cluster: Cluster, connection: asyncpg.Connection[asyncpg.Record], functions: Sequence[str]
-) -> bool:
-    names = list(functions)
-    for query in (ROWS, ATTEMPTS):
-        if await connection.fetch(f"{query} LIMIT 1", names):
-            return False
-    for row in await connection.fetch(DOCUMENTS, names):
-        status = json.loads(row["doc"])["status"]
-        if status["phase"] != "Stopped" or any(status.get("workers", {}).values()):
-            return False
-    return not cluster.workers() and not await open_workflows(cluster)

@@ -15,8 +15,7 @@ from tests.faults.clients import ROOT, Client
 from tests.faults.cluster import Cluster
 from tests.faults.history import STARTED, Event, read_history
 from tests.faults.plans import FUNCTION
-from tests.faults.rest import come_to_rest, read_remains
-from tests.fixtures.wire import checked_client
+from tests.faults.rest import come_to_rest
 
 MIX = ("succeed",) * 8 + ("blob", "json", "retry", "slow", "raise", "cancel", "delete")
 """The kinds of one map, before they are shuffled."""
@@ -53,12 +52,16 @@ class Run:
     async def patch_function(self, name: str, patch: Mapping[str, Any]) -> None:
         """Change a Function."""
         headers = {"Content-Type": "application/merge-patch+json"}
-        await self.clients[0].request("PATCH", f"{ROOT}/functions/{name}", json=patch, headers=headers)
+        answer = await self.clients[0].request("PATCH", f"{ROOT}/functions/{name}", json=patch, headers=headers)
+        assert answer.status_code == 200, answer.text
 
     async def verdict(self) -> list[str]:
-        """Come to rest, and say what is wrong."""
-        await come_to_rest(self.cluster, self.functions)
-        remains = await read_remains(self.cluster, self.functions)
+        """Stop the Functions, come to rest, and say what is wrong."""
+        for proxy in self.cluster.proxies:
+            proxy.heal()
+        for name in self.functions:
+            await self.patch_function(name, {"spec": {"state": "Stopped"}})
+        remains = await come_to_rest(self.cluster, self.functions)
         return check(self.history(), remains)
 
     def history(self) -> list[Event]:
@@ -78,7 +81,6 @@ async def fault_run(
     number = next(_numbers)
     function = f"work-{number}"
     rng = random.Random(seed)
-    await create_function(cluster, function, spec or {})
     async with AsyncExitStack() as stack:
         opened = [
             await stack.enter_async_context(
@@ -86,10 +88,11 @@ async def fault_run(
             )
             for index in range(clients)
         ]
+        await create_function(opened[0], function, spec or {})
         yield Run(cluster, rng, [function], opened)
 
 
-async def create_function(cluster: Cluster, name: str, spec: Mapping[str, Any]) -> None:
+async def create_function(client: Client, name: str, spec: Mapping[str, Any]) -> None:
     """A Function whose calls scripted workers run."""
     body = {
         "apiVersion": "nodus.dev/v1",
@@ -97,7 +100,4 @@ async def create_function(cluster: Cluster, name: str, spec: Mapping[str, Any]) 
         "metadata": {"name": name},
         "spec": {**FUNCTION, **spec},
     }
-    headers = {"Authorization": f"Bearer {cluster.key}"}
-    async with checked_client(base_url=cluster.urls[0], headers=headers, timeout=20) as client:
-        answer = await client.post(f"{ROOT}/functions", json=body)
-        assert answer.status_code == 201, answer.text
+    await client.create(f"{ROOT}/functions", body)

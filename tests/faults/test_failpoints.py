@@ -101,7 +101,7 @@ async def stop_and_start(run: Run) -> None:
 
 async def delete_a_function(run: Run) -> None:
     """A second Function comes and goes, with a call that nobody runs."""
-    await create_function(run.cluster, "brief", {})
+    await create_function(run.clients[0], "brief", {})
     await run.clients[0].request("DELETE", "/apis/nodus.dev/v1/namespaces/default/functions/brief")
 
 
@@ -140,7 +140,7 @@ async def test_a_process_that_dies_between_two_writes_costs_nothing(cluster: Clu
             await do(run)
             taken = taken_file(cluster.failpoints, point)
             await eventually(taken.exists, within=120)
-            await eventually(cluster.revive, within=30)
+            await eventually(cluster.revive)
         await asyncio.gather(*maps)
         assert await run.verdict() == []
     connection = await cluster.connect()
