@@ -11,6 +11,7 @@ from alembic import command
 from controlplane.ledger.invariants import verify
 from controlplane.store.database import Database
 from controlplane.store.migrate import _run, check, migrate
+from tests.fixtures.postgres import drop_database
 from workers.engines.postgres import EmbeddedPostgres
 
 
@@ -40,5 +41,5 @@ async def test_what_was_charged_before_there_was_a_ledger_opens_it(postgres: Emb
     assert await verify(database) == []
     await database.close()
     await _run(url, lambda config: command.downgrade(config, "0001"))
-    await admin.execute("DROP DATABASE older WITH (FORCE)")
+    await drop_database(admin, "older")
     await admin.close()

@@ -72,7 +72,11 @@ async def listed(store: Store, selection: Selection, at_rv: int | None = None) -
     return {orjson.loads(document)["metadata"]["uid"] for document in page.documents}
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    # What is named here takes the place of what the suite allows.
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(wanted=objects, asked=st.lists(selections, min_size=1, max_size=6))
 async def test_a_list_shows_exactly_what_matches(
     store: Store, wanted: list[tuple[str, dict[str, str], dict[str, Any]]], asked: list[Selection]
