@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 import asyncpg
 
 from controlplane.errors import ApiError
+from controlplane.store.sql import WRITERS_LOCK
 from tests.fixtures.eventually import eventually
 from tests.oracle.proxy import NotificationProxy
 from tests.oracle.storm import Storm
@@ -19,7 +20,12 @@ ROLES = ("feed", "notifier", "writer", "reader")
 RETAINED_SECONDS = 1.0
 COMPACTION_SECONDS = 1.0
 OLD_SNAPSHOT_SECONDS = 5.0
-_LOCKS = (f"SELECT pg_advisory_xact_lock({0x6E6F6475})", "SELECT 1 FROM objects FOR KEY SHARE")
+_LOCKS = (
+    f"SELECT pg_advisory_xact_lock({WRITERS_LOCK})",
+    # The rows are taken between two batches: one that deletes several of them and we could wait for each other.
+    f"SELECT pg_advisory_lock({WRITERS_LOCK}); SELECT 1 FROM objects FOR KEY SHARE; "
+    f"SELECT pg_advisory_unlock({WRITERS_LOCK})",
+)
 _TERMINATE = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name = $1
@@ -111,7 +117,7 @@ class Faults:
         connection = await asyncpg.connect(self._url)
         try:
             async with connection.transaction(isolation=isolation):  # type: ignore[arg-type]  # a Literal
-                await connection.fetch(statement)
+                await connection.execute(statement)
                 await asyncio.sleep(seconds)
         finally:
             await connection.close()
