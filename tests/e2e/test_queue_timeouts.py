@@ -14,7 +14,10 @@ from tests.fixtures.system import APPS, OBJECTS, System, installation
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
-PATIENCE = json.dumps({"spec": {"placement": {"queueTimeout": "5s"}}})
+PATIENCE_SECONDS = 20
+"""Enough for a cold start and for a look at calls that wait, however slow the machine, and less than what they wait
+behind."""
+PATIENCE = json.dumps({"spec": {"placement": {"queueTimeout": f"{PATIENCE_SECONDS}s"}}})
 BUSY_SECONDS = 45
 SPAWN = """
 import json, nodus
@@ -64,7 +67,8 @@ async def test_calls_that_get_no_worker_in_their_time_fail_for_want_of_capacity(
     assert [get(narrow, f"{name}/wait")["engine"]["hasWorkflow"] for name in waiting] == [False] * len(waiting)
     for reason, message in json.loads(narrow.python(WAIT.format(names=waiting))):
         assert reason == "CapacityUnavailable"
-        assert "no worker took the call within 5s, the `placement.queueTimeout` of its Function" in message
+        told = f"no worker took the call within {PATIENCE_SECONDS}s, the `placement.queueTimeout` of its Function"
+        assert told in message
     for name in waiting:
         ended = get(narrow, name)
         assert (ended["phase"], ended["costUSD"], ended["retries"], ended["recoveries"]) == ("Failed", "0.00", 0, 0)
