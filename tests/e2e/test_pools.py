@@ -92,12 +92,12 @@ async def test_stop_lets_the_workers_go_while_calls_queue_and_start_runs_them(po
     assert (ended["phase"], ended["reason"]) == ("Cancelled", "Stopped")
 
     queued = pool.python('import nodus; print(nodus.Function.from_name("pool", "say").spawn("later").name)').strip()
-    await eventually(lambda: function(pool, "pool-say")["status"]["queue"]["queued"] == 1, within=30)
+    await eventually(lambda: function(pool, "pool-say")["status"]["queue"]["queued"] == 1, within=60)
     assert "Stopped" in pool.nodus("describe", "function/pool-say")
     pool.nodus("start", "function/pool-say")
     got = pool.python(f"import nodus; print(nodus.FunctionCall.from_name({queued!r}).get(timeout=120))").strip()
     assert got != worker
-    await eventually(lambda: function(pool, "pool-say")["status"]["phase"] == "Running", within=30)
+    await eventually(lambda: function(pool, "pool-say")["status"]["phase"] == "Running", within=60)
 
 
 async def test_a_restart_replaces_the_workers_and_is_acknowledged(pool: System) -> None:
@@ -105,7 +105,7 @@ async def test_a_restart_replaces_the_workers_and_is_acknowledged(pool: System) 
     pool.nodus("rollout", "restart", "function/pool-say")
     asked = function(pool, "pool-say")["metadata"]["annotations"]["nodus.dev/restart-requested-at"]
     await eventually(
-        lambda: function(pool, "pool-say")["status"].get("handledRequests", {}).get("restart") == asked, within=30
+        lambda: function(pool, "pool-say")["status"].get("handledRequests", {}).get("restart") == asked, within=60
     )
     await eventually(lambda: "finishedTime" in attempts(pool, "pool-say")[before]["status"]["timings"], within=60)
     assert call(pool, "say", "new") != before
@@ -125,7 +125,7 @@ async def test_a_followed_log_shows_lines_as_they_are_printed(pool: System) -> N
     call(pool, "say", "earlier")
     with followed(pool, "function/pool-say") as log:
         call(pool, "say", "while somebody looks")
-        await eventually(lambda: "said while somebody looks" in log(), within=30)
+        await eventually(lambda: "said while somebody looks" in log(), within=60)
 
 
 async def test_a_worker_that_outgrows_its_memory_is_told_apart_from_one_that_exits(pool: System) -> None:
@@ -136,7 +136,7 @@ async def test_a_worker_that_outgrows_its_memory_is_told_apart_from_one_that_exi
         found = [one["status"] for one in attempts(pool, "pool-eat").values()]
         return [one for one in found if one["phase"] == "Failed"]
 
-    [first, *_] = await eventually(ended, within=60)
+    [first, *_] = await eventually(ended, within=120)
     assert (first["reason"], first["signal"], "exitCode" in first) == ("OutOfMemory", 9, False)
     assert "more memory than" in first["message"]
     assert first["guarantees"]["memory"] == "hard"
