@@ -84,6 +84,17 @@ async def test_what_was_committed_survives_a_kill_and_a_stop(server: EmbeddedPos
     assert [row["value"] for row in await rows(server, "SELECT value FROM kept ORDER BY value")] == [1, 2]
 
 
+async def test_a_backend_that_outlived_a_killed_server_does_not_stop_the_next(server: EmbeddedPostgres) -> None:
+    """As one in the middle of a query does, which does not look around."""
+    [row] = await rows(server, "SELECT pid AS value FROM pg_stat_activity WHERE backend_type = 'checkpointer'")
+    psutil.Process(row["value"]).suspend()
+    server.process.kill()
+    server.process.wait()
+    await server.start()
+    assert await rows(server, "SELECT 1 AS value")
+    assert not has_program(row["value"])
+
+
 async def test_a_pid_file_whose_process_is_another_program_does_not_stop_it(server: EmbeddedPostgres) -> None:
     server.process.kill()
     server.process.wait()

@@ -10,6 +10,7 @@ sees.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import pwd
 import shutil
@@ -28,6 +29,9 @@ from runtime.sandbox import memory_file
 from workers.engines.child import start_child, stop_child
 
 READY_SECONDS_MAX = 60.0
+ORPHANS_SECONDS_MAX = 10.0
+"""How long is waited for processes that were killed; one that the disk holds up longer keeps the server from starting.
+"""
 USER = "nodus"
 DATABASE = "nodus"
 UNPRIVILEGED_USER = "nobody"
@@ -155,6 +159,7 @@ class EmbeddedPostgres:
         Raises RuntimeError with the end of the log when it does not come up.
         """
         await asyncio.to_thread(self._prepare)
+        await asyncio.to_thread(self._end_orphans)
         self._process = self._spawn()
         connection = await self._connected()
         try:
@@ -235,16 +240,52 @@ class EmbeddedPostgres:
             inherit=self._inherit,
         )
 
+    def _end_orphans(self) -> None:
+        """End what outlived a server that was killed.
+
+        Its processes leave when they notice, which one in the middle of a query does not; and while one of them has the
+        shared memory, PostgreSQL ends at once instead of waiting. Nothing they do counts any more.
+        """
+        leader = self._told_leader()
+        if leader is None or self._is_in_folder(leader):
+            return
+        until = time.monotonic() + ORPHANS_SECONDS_MAX
+        while (orphans := [found for found in Path("/proc").glob("[0-9]*") if self._is_server(found)]) and (
+            time.monotonic() < until
+        ):
+            for orphan in orphans:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(orphan.name), signal.SIGKILL)
+            time.sleep(0.05)
+
+    def _is_server(self, process: Path) -> bool:
+        """Whether this is one of the processes of a server of this folder."""
+        try:
+            return (process / "exe").readlink().name == "postgres" and self._is_in_folder(process)
+        except OSError:
+            return False
+
+    def _is_in_folder(self, process: Path) -> bool:
+        try:
+            return (process / "cwd").samefile(self.folder)
+        except OSError:
+            return False
+
+    def _told_leader(self) -> Path | None:
+        """The place in /proc of the process that the pid file names, alive or not; None without such a file."""
+        try:
+            return Path("/proc", (self.folder / "postmaster.pid").read_text().split()[0])
+        except (FileNotFoundError, IndexError):
+            return None
+
     def _forget_recycled_pid(self) -> None:
         """Remove a pid file whose process is somebody else by now.
 
-        PostgreSQL finds out by itself that the process of a stale file is dead, and then also waits for backends that
-        outlived it, so the file stays in that case. A pid that was given to another program would stop it for ever.
+        PostgreSQL finds out by itself that the process of a stale file is dead, so the file stays in that case. A pid
+        that was given to another program would stop it for ever.
         """
-        file = self.folder / "postmaster.pid"
-        try:
-            process = Path("/proc", file.read_text().split()[0])
-        except (FileNotFoundError, IndexError):
+        process = self._told_leader()
+        if process is None:
             return
         try:
             recycled = not (process / "cwd").samefile(self.folder)
@@ -253,7 +294,7 @@ class EmbeddedPostgres:
         except PermissionError:
             recycled = True
         if recycled:
-            file.unlink()
+            (self.folder / "postmaster.pid").unlink()
 
     def _command(self, folder: Path, program: str, *arguments: str) -> list[str]:
         """The command line of one of the programs on the cluster, staged and without root's rights when we are root."""
