@@ -25,6 +25,7 @@ from temporalio.client import Client as Engine
 from activities.run_call_contract import CONTROL_TASK_QUEUE
 from activities.run_worker_contract import node_task_queue
 from controlplane.settings import Settings
+from tests.faults.history import whole_lines
 from tests.faults.proxy import Proxy
 from tests.fixtures.eventually import eventually
 from tests.fixtures.host_clock import moved_clock
@@ -200,7 +201,7 @@ class Cluster:
 
     def workers(self) -> list[int]:
         """Pids of scripted workers that run now, as the history names them."""
-        started = (json.loads(line) for line in self.history.read_text().splitlines() if '"started"' in line)
+        started = (json.loads(line) for line in whole_lines(self.history) if '"started"' in line)
         return [event["pid"] for event in started if _is_worker(event["pid"])]
 
     def signal_workers(self, number: signal.Signals, rng: random.Random | None = None) -> list[int]:
@@ -284,6 +285,6 @@ def setting(cluster: Cluster, name: str) -> str:
 def _is_worker(pid: int) -> bool:
     try:
         words: Sequence[bytes] = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except FileNotFoundError:
-        return False
+    except (FileNotFoundError, ProcessLookupError):
+        return False  # it was not there, or left while it was looked at
     return b"tests.faults.worker" in words

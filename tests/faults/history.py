@@ -1,8 +1,9 @@
 """What every client and worker of a fault run saw and did, as JSON lines in one file.
 
 Many processes append at once, and any of them may be killed: a line is one `write` to a file opened for appending, so
-it is there whole or not at all. `checker.py` judges the history after the run. Times are seconds of the host's
-monotonic clock, which no clock step moves.
+lines do not mix. The kernel takes it in page by page, though, so that a reader may meet a part of the last line, and a
+writer that was killed may have left a part of one; `whole_lines` passes these over. `checker.py` judges the history
+after the run. Times are seconds of the host's monotonic clock, which no clock step moves.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,8 @@ class History:
 
     def add(self, event: str, **fields: Any) -> None:
         """Append one event."""
-        line = json.dumps({"event": event, "at": time.monotonic(), "by": self._by, **fields}) + "\n"
+        # The end of the line before stands first: a part of one that nobody will complete spoils no other.
+        line = "\n" + json.dumps({"event": event, "at": time.monotonic(), "by": self._by, **fields})
         os.write(self._descriptor, line.encode())
 
     def close(self) -> None:
@@ -52,6 +55,11 @@ class History:
         os.close(self._descriptor)
 
 
+def whole_lines(path: Path) -> Iterator[str]:
+    """The lines that are there whole, in the order in which they were written."""
+    return (line for line in path.read_text().split("\n") if line.endswith("}"))
+
+
 def read_history(path: Path) -> list[Event]:
     """All events, in the order in which they were written."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in whole_lines(path)]

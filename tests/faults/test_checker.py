@@ -304,3 +304,13 @@ def test_a_history_of_several_writers_comes_back_in_order(tmp_path: Path) -> Non
     for number in range(30):
         writers[number % 3].add("seen", number=number)
     assert [event["number"] for event in read_history(tmp_path / "history")] == list(range(30))
+
+
+def test_a_line_that_was_cut_is_passed_over_and_takes_no_other_along(tmp_path: Path) -> None:
+    history = History(tmp_path / "history", by="w")
+    history.add("seen", number=1)
+    with (tmp_path / "history").open("a") as killed:
+        killed.write('\n{"event": "seen", "num')
+    assert [event["number"] for event in read_history(tmp_path / "history")] == [1]
+    history.add("seen", number=2)
+    assert [event["number"] for event in read_history(tmp_path / "history")] == [1, 2]

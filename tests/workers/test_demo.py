@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.fixtures.eventually import eventually
@@ -67,9 +68,16 @@ async def test_an_example_that_ignores_a_stop_is_killed(
     monkeypatch.setattr(demo, "STOP_SECONDS", 0.2)
     running = asyncio.create_task(run_example(example(tmp_path, STUBBORN), access, Progress()))
     await eventually(lambda: (tmp_path / "told").exists(), within=60)
-    program = Path("/proc") / (tmp_path / "told").read_text() / "cmdline"
-    assert b"example.py" in program.read_bytes()
+    program = psutil.Process(int((tmp_path / "told").read_text()))
+    assert str(tmp_path / "example.py") in program.cmdline()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(running, 60)
-    await eventually(lambda: not program.exists() or not program.read_bytes(), within=60)
+    await eventually(lambda: has_ended(program), within=60)
+
+
+def has_ended(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True

@@ -105,8 +105,8 @@ os.kill(os.getpid(), 9)
     def is_gone() -> bool:
         try:
             return Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-        except FileNotFoundError:
-            return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True  # before the look, or during it
 
     await eventually(is_gone)
 
