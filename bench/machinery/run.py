@@ -135,7 +135,7 @@ async def _table_sizes(installation: Installation) -> str:
 
 def run(sizes: Sizes) -> list[Figure]:
     """Measure on a scratch folder, printing each figure."""
-    say(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores at the start")
+    say(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores at the start; autovacuum is off")
     with tempfile.TemporaryDirectory(prefix="nodus-bench-") as folder:
         figures = asyncio.run(measure(sizes, Path(folder)))
     for figure in figures:
