@@ -289,16 +289,13 @@ async def test_deleting_a_function_fails_its_calls_ends_its_workers_and_then_goe
 @pytest.mark.case("C27")
 async def test_an_ephemeral_app_that_nobody_renews_is_deleted_with_what_it_owns(control_world: ControlWorld) -> None:
     world = control_world
-    await world.create("App", "demo", {"ephemeral": True})
+    later, before = (format_time(world.core.clock.now() + timedelta(hours=hours)) for hours in (1, -1))
+    await world.create("App", "demo", {"ephemeral": True, "renewTime": later})
     await world.create("App", "kept", {"ephemeral": False})
     await world.function("demo-f", labels={"sdk.nodus.dev/app": "demo"})
     await eventually(lambda: _has_members(world, functions=1, ready=1))
-    past = format_time(world.core.clock.now() - timedelta(seconds=200))
-    await world.core.database.execute(
-        "UPDATE objects SET doc = replace(doc::text, doc->'metadata'->>'creationTimestamp', $1)::json "
-        "WHERE kind = 'App' AND name = 'demo'", past,
-    )  # fmt: skip
-    await world.change("App", "demo", lambda app: app["spec"].update(renewTime=past))
+    # As if nobody had renewed it since.
+    await world.change("App", "demo", lambda app: app["spec"].update(renewTime=before))
 
     async def gone() -> bool:
         return await world.get("App", "demo") is None and await world.get("Function", "demo-f") is None

@@ -49,6 +49,7 @@ async def test_calls_run_and_end_without_the_engine_and_their_workflows_follow(w
     await world.function(scaling={"minWorkers": 1})
     async with world.running():
         await world.until_function(workers__idle=1)
+        await world.until_elected()
         world.temporal.stop()
         name = await world.call()
         assert (await world.until_ended(name))["phase"] == "Succeeded"
@@ -69,6 +70,7 @@ async def test_a_retry_that_waits_for_an_absent_engine_says_so_until_it_is_back(
     await world.function(scaling={"minWorkers": 1}, retries={"maxRetries": 1, "initialDelay": "1s"})
     async with world.running():
         await world.until_function(workers__idle=1)
+        await world.until_elected()
         world.temporal.stop()
         name = await world.call()
         await eventually(lambda: world.has_said(name, "retry 1 of 1 follows in "), within=60)
