@@ -14,10 +14,9 @@ import pytest
 import yaml
 
 from tests.fixtures.app import APPROVED, FUNCTION, ServedApi
+from tests.fixtures.eventually import WITHIN_SECONDS
 
-pytestmark = pytest.mark.timeout(120)
 KUBECTL = Path(sysconfig.get_path("scripts")) / "kubectl"
-SECONDS_MAX = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +45,7 @@ class Kubectl:
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         try:
-            out, err = await asyncio.wait_for(process.communicate(), SECONDS_MAX)
+            out, err = await asyncio.wait_for(process.communicate(), WITHIN_SECONDS)
         finally:
             if process.returncode is None:
                 process.kill()
@@ -236,7 +235,7 @@ async def test_a_condition_of_ones_own_is_set_through_the_status_and_waited_for(
     await kubectl("create", "-f", kubectl.manifest())
     patch = orjson.dumps({"status": {"conditions": [APPROVED]}}).decode()
     await kubectl("patch", "fn/f", "--subresource=status", "--type=merge", "-p", patch)
-    await kubectl("wait", "fn/f", f"--for=condition={APPROVED['type']}", "--timeout=20s")
+    await kubectl("wait", "fn/f", f"--for=condition={APPROVED['type']}", f"--timeout={WITHIN_SECONDS:.0f}s")
     assert ("kubectl-patch", "Update", "status") in await kubectl.managers()
     refused = await kubectl.run(
         "patch", "fn/f", "--subresource=status", "--type=merge", "-p", '{"status":{"phase":"Failed"}}'
