@@ -134,7 +134,7 @@ for image in (nodus.Image.debian_slim().apt_install("git"), nodus.Image.from_reg
 
 
 ANSWER = 'import nodus; print(nodus.Function.from_name("changed", "answer").remote(0))'
-SPAWN = 'import nodus; print(nodus.Function.from_name("changed", "answer").spawn(6).name)'
+SPAWN = 'import nodus; print(nodus.Function.from_name("changed", "answer").spawn(12).name)'
 GET = "import nodus; print(nodus.FunctionCall.from_name({name!r}).get(timeout=120))"
 
 
@@ -161,10 +161,15 @@ async def test_an_image_that_is_changed_under_its_name_replaces_the_workers_of_i
     name = image_named(system, "echo one")["metadata"]["name"]
     first = digest()
     expected = {"reference": f"{name}@{first}", "digest": first}
-    await eventually(lambda: function().get("image") == expected, within=30)
+    await eventually(lambda: function().get("image") == expected, within=60)
 
     running = system.python(SPAWN).strip()
-    await eventually(lambda: function()["workers"]["busy"] == 1, within=60)
+
+    def begun() -> bool:
+        [found] = [one for one in system.calls("changed-answer") if one["metadata"]["name"] == running]
+        return bool(found["status"]["phase"] != "Queued")
+
+    await eventually(begun, within=60)
     change({"run": ["echo two > /srv/answer"]})
     await eventually(lambda: digest() not in ("", first), within=120)
     # What is queued from now on waits for the new one, and what runs ends where it began.
@@ -174,7 +179,7 @@ async def test_an_image_that_is_changed_under_its_name_replaces_the_workers_of_i
         ("Succeeded", 0)
     }
     second = digest()
-    await eventually(lambda: function()["image"]["digest"] == second, within=30)
+    await eventually(lambda: function()["image"]["digest"] == second, within=60)
 
     # What cannot be built replaces nothing.
     change({"run": ["exit 7"]})
