@@ -140,9 +140,11 @@ async def test_a_node_that_is_killed_leaves_nothing_and_its_call_runs_on_another
 async def test_a_system_that_stops_leaves_no_process_or_folder_of_a_worker(bare: System) -> None:
     """The last test of this module: it stops the system."""
     uid = int(result(bare, spawned(bare, "detach")))
-    assert of_user(uid)
+    before = of_user(uid)
+    assert before
     folder = Path(bare._settings["NODUS_SERVER_UNSANDBOXED_DIR"])
     assert bare.stop() == 0
-    assert of_user(uid) == []
+    # Another system of this host may have taken the uid meanwhile.
+    assert not {*before} & {*of_user(uid)}
     assert list(folder.glob("*/attempts/*")) == []
     assert list(folder.glob("*/warm/*")) == []
