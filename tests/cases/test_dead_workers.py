@@ -41,7 +41,7 @@ SPAWN = "import nodus; print(nodus.Function.from_name('quirks', 'stamp').spawn(%
 @pytest.mark.case("C3")
 async def test_a_call_whose_worker_is_killed_recovers_and_gives_its_place_to_the_next(system: System) -> None:
     system.nodus("deploy", str(APPS / "quirks" / "quirks.py"))
-    first = system.python(SPAWN % 8).strip()
+    first = system.python(SPAWN % 12).strip()
 
     def call(name: str) -> dict[str, Any]:
         [found] = [one for one in system.calls("quirks-stamp") if one["metadata"]["name"] == name]
