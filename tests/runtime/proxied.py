@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 
 import httpx
@@ -66,22 +66,37 @@ class Attempt:
             yield client
 
     async def raw(self, request: bytes) -> bytes:
-        """Send bytes as they are and read until the proxy closes.
+        """Send bytes as they are and read until the proxy closes."""
+        return await answer_to([request], self.socket)
 
-        It may close before it has read all of them. The kernel tells that by a reset behind what was answered, which a
-        stream's reader would lose with it.
-        """
-        loop, answer = asyncio.get_running_loop(), b""
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.setblocking(False)
-            await loop.sock_connect(connection, str(self.socket))
-            with contextlib.suppress(ConnectionError):
-                await loop.sock_sendall(connection, request)
-            with contextlib.suppress(ConnectionError):
-                async with asyncio.timeout(60):
-                    while piece := await loop.sock_recv(connection, 65_536):
-                        answer += piece
-        return answer
+
+async def answer_to(pieces: Iterable[bytes], path: Path, *, apart_seconds: float = 0, finish: bool = False) -> bytes:
+    """What a server at this socket says to these pieces until it closes; `finish` tells it that no more will come.
+
+    It may close before it has read all of them. The kernel tells that by a reset behind what was answered, or refuses
+    the next piece, and streams of asyncio would lose the answer with it.
+    """
+    loop, answer = asyncio.get_running_loop(), b""
+
+    async def send() -> None:
+        with contextlib.suppress(OSError):
+            for piece in pieces:
+                await loop.sock_sendall(connection, piece)
+                await asyncio.sleep(apart_seconds)
+            if finish:
+                connection.shutdown(socket.SHUT_WR)
+
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.setblocking(False)
+        await loop.sock_connect(connection, str(path))
+        sending = asyncio.create_task(send())
+        with contextlib.suppress(ConnectionError):
+            async with asyncio.timeout(60):
+                while piece := await loop.sock_recv(connection, 65_536):
+                    answer += piece
+        sending.cancel()
+        await asyncio.wait({sending})
+    return answer
 
 
 @contextlib.asynccontextmanager

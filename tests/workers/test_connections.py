@@ -80,9 +80,14 @@ class Connection:
             return await self._reader.readuntil(b"\r\n\r\n")
 
     async def rest(self) -> bytes:
-        """What comes until the server closes the connection."""
-        async with asyncio.timeout(WITHIN_SECONDS):
-            return await self._reader.read()
+        """What comes until the server closes the connection, or resets it since there is more to read for it."""
+        answer = b""
+        with contextlib.suppress(ConnectionError):
+            async with asyncio.timeout(WITHIN_SECONDS):
+                # Piece by piece: a reset would take along what was kept for the end.
+                while piece := await self._reader.read(65_536):
+                    answer += piece
+        return answer
 
     async def refusal(self) -> Document:
         """The Status with which the server closes the connection."""

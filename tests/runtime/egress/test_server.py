@@ -14,8 +14,9 @@ from runtime.egress.hello import server_name
 from runtime.egress.limits import EgressLimits
 from tests.fixtures.eventually import eventually
 from tests.fixtures.names import NameServer
-from tests.runtime.egress.conftest import LIMITS, Make, Outlet, needs_root
+from tests.runtime.egress.conftest import HASTY, LIMITS, Make, Outlet, needs_root
 from tests.runtime.egress.origin import Origin
+from tests.runtime.proxied import answer_to
 
 pytestmark = needs_root
 
@@ -134,7 +135,7 @@ async def test_a_hello_in_small_pieces_is_read_to_its_end(outlet: Make, secure: 
     for byte in outgoing.read():
         writer.write(bytes([byte]))
         await writer.drain()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         incoming.write(await reader.read(65_536))
     with contextlib.suppress(ssl.SSLWantReadError):
         session.do_handshake()
@@ -293,32 +294,23 @@ async def test_bodies_framed_in_two_ways_never_arrive(outlet: Make, plain: Origi
 
 
 async def test_a_request_that_trickles_in_is_given_up(outlet: Make) -> None:
-    out = await outlet("allowed.test")
-    reader, writer = await asyncio.open_unix_connection(str(out.socket))
-    answer = asyncio.create_task(reader.read())
-    with contextlib.suppress(ConnectionError):
-        for byte in b"CONNECT allowed.test:443 HTTP/1.1\r\n" * 100:
-            writer.write(bytes([byte]))
-            await writer.drain()
-            if (await asyncio.wait((answer,), timeout=0.05))[0]:
-                break
-    async with asyncio.timeout(20):
-        assert (await answer).startswith(b"HTTP/1.1 408 ")
-    writer.close()
+    out = await outlet("allowed.test", limits=HASTY)
+    trickle = (bytes([byte]) for byte in b"CONNECT allowed.test:443 HTTP/1.1\r\n" * 100)
+    assert (await answer_to(trickle, out.socket, apart_seconds=0.05)).startswith(b"HTTP/1.1 408 ")
 
 
 async def test_a_tunnel_that_never_begins_its_tls_is_closed(outlet: Make, secure: Origin) -> None:
-    out = await outlet("allowed.test")
+    out = await outlet("allowed.test", limits=HASTY)
     _, reader, writer = await out.connect(f"allowed.test:{secure.port}")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         assert await reader.read() == TLS_ALERT
     writer.close()
 
 
 async def test_a_connection_on_which_nothing_moves_is_closed(outlet: Make, plain: Origin) -> None:
-    out = await outlet(policy="Open")
+    out = await outlet(policy="Open", limits=HASTY)
     _, reader, writer = await out.connect(f"allowed.test:{plain.port}")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         assert await reader.read() == b""
     writer.close()
 
@@ -330,7 +322,7 @@ async def test_a_worker_has_a_share_of_connections(outlet: Make) -> None:
     assert answer.startswith(b"HTTP/1.1 429 this worker has too many connections open\r\n")
     for _, writer in held:
         writer.close()
-    await eventually(lambda: _answers(out), within=20)
+    await eventually(lambda: _answers(out))
 
 
 async def _answers(out: Outlet) -> bool:
@@ -343,7 +335,7 @@ async def _answers(out: Outlet) -> bool:
 async def test_a_name_server_that_is_silent_costs_a_bounded_time_and_one_worker_only(
     outlet: Make, names: Names, secure: Origin
 ) -> None:
-    first = await outlet("allowed.test")
+    first = await outlet("allowed.test", limits=HASTY)
     second = await outlet("127.0.0.1", gate=first.gate, attempt="att_second")
     names[0].silent = True
     slow = [asyncio.create_task(first.refusal("allowed.test:443")) for _ in range(6)]
