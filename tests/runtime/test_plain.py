@@ -27,9 +27,9 @@ from runtime.process import limited
 from runtime.sandbox import SandboxUnavailableError
 from runtime.supervisor import WorkerReport
 from runtime.templates import worker_template
-from runtime.uids import FIRST_UID, UIDS_MAX, lease_uid
+from runtime.uids import FIRST_UID, UIDS_MAX, take_uid
 from tests.fixtures.eventually import eventually
-from tests.runtime.conftest import LIMITS, OWN_MINOR, Log, kept_full
+from tests.runtime.conftest import LIMITS, OWN_MINOR, TEST_UID, Log, kept_full
 from tests.runtime.scripted_api import ScriptedApi
 from tests.runtime.test_supervisor import APP, Running, Start, plan, starting
 
@@ -195,7 +195,11 @@ async def test_a_worker_that_waited_serves_as_a_cold_one_does(
 async def test_what_a_dead_node_left_is_ended_by_the_next_one_and_nothing_of_others(tmp_path: Path) -> None:
     """Its init is gone as well, so that only the user tells whose process it is."""
     with contextlib.ExitStack() as stack:
-        left, kept = (lease_uid(tmp_path / "leases") for _ in range(2))
+        # In a folder of leases of its own, but with users that no worker of another server on this host has: whatever
+        # has the first one is ended.
+        left, kept = (take_uid(TEST_UID + number, tmp_path / "leases") for number in range(2))
+        assert left is not None
+        assert kept is not None
         stack.callback(kept.release)
         processes = [
             subprocess.Popen(["/bin/sleep", "3600"], user=lease.uid, group=lease.uid, start_new_session=True)
