@@ -120,7 +120,6 @@ async def fuzzing(database_url: str, tmp_path: Path) -> AsyncIterator[Fuzzing]:
         yield Fuzzing(replica=replica, api=api, routes=routes_of(api.deps))
 
 
-@pytest.mark.timeout(300)
 async def test_no_request_finds_a_fault_of_ours(fuzzing: Fuzzing) -> None:
     seed = int(os.environ.get("SEED") or secrets.randbelow(1 << 32))
     seconds = float(os.environ.get("SECONDS_OF_FUZZING") or SECONDS)

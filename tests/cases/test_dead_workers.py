@@ -14,7 +14,7 @@ import pytest
 from tests.fixtures.eventually import eventually
 from tests.fixtures.system import APPS, OBJECTS, System
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from controlplane.clock import parse_time
 from tests.fixtures.eventually import eventually
 from tests.fixtures.system import System
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 APP = """
 import os, time

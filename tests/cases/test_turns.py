@@ -17,8 +17,6 @@ from tests.fixtures.app import CALL, ServedApi, api_settings, serve
 from tests.fixtures.calls import succeeded
 from tests.fixtures.http_worker import HttpWorker, start_worker
 
-pytestmark = pytest.mark.timeout(240)
-
 
 @dataclass
 class Line:

@@ -24,8 +24,6 @@ from tests.fixtures.eventually import eventually
 from tests.fixtures.gateway import Gateway, gateway
 from tests.fixtures.http_worker import start_worker
 
-pytestmark = pytest.mark.timeout(240)
-
 WAITER_SECONDS_MAX = 60
 
 

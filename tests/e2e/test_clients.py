@@ -13,7 +13,7 @@ import pytest
 from tests.fixtures.eventually import eventually
 from tests.fixtures.system import APPS, ROOT, System
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.e2e
 
 
 def test_user_modules_named_like_the_servers_packages_are_the_users_own(system: System) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.fixtures.eventually import eventually
 from tests.fixtures.system import OBJECTS, ROOT, System
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from tests.fixtures.system import APPS, System, installation
 from workers.engines.child import free_port, is_free
 from workers.metrics_server import WRITER_COUNTERS
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture

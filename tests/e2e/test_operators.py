@@ -12,7 +12,7 @@ import pytest
 from tests.fixtures.system import ROOT, System
 from workers.engines.child import free_port
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.e2e
 
 
 def command(*words: str, **settings: str) -> subprocess.CompletedProcess[str]:

@@ -13,7 +13,7 @@ import pytest
 from tests.fixtures.eventually import eventually
 from tests.fixtures.system import APPS, System
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 FULL_LONG_SECONDS = 60
 CI_LONG_SECONDS = 8

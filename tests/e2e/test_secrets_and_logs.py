@@ -10,7 +10,7 @@ import pytest
 from tests.fixtures.eventually import eventually
 from tests.fixtures.system import APPS, System
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fixtures.system import ROOT, System, installation
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")

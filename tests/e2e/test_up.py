@@ -14,7 +14,7 @@ from tests.fixtures.eventually import eventually
 from tests.fixtures.system import APPS, System, installation
 from workers.engines.child import free_port
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture

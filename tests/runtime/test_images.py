@@ -28,7 +28,6 @@ from tests.runtime.conftest import OWN_MINOR, Log
 pytestmark = [
     pytest.mark.root,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
-    pytest.mark.timeout(240),
 ]
 
 LIMITS = BuildLimits(

@@ -28,7 +28,6 @@ from tests.runtime.test_warm import inspected, waiting_process
 pytestmark = [
     pytest.mark.root,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
-    pytest.mark.timeout(300),
 ]
 
 STEPS = [{"env": {"OF_THE_IMAGE": "1"}}, {"workdir": "/opt/app"}, {"run": ["echo here > /opt/app/file"]}]

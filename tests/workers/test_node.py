@@ -12,8 +12,6 @@ import pytest
 from tests.fixtures.eventually import eventually
 from tests.workers.node_process import Node
 
-pytestmark = pytest.mark.timeout(240)
-
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
