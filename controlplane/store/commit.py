@@ -10,6 +10,7 @@ connection that broke during the commit.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -120,7 +121,9 @@ class Committer:
         """Give the connection back."""
         connection, self._connection = self._connection, None
         if connection is not None and not connection.is_closed():
-            await connection.close(timeout=1)
+            # One that does not end in time is cut off by the driver, and what was committed is committed.
+            with contextlib.suppress(*DRIVER_ERRORS):
+                await connection.close(timeout=1)
 
     async def _run(
         self, connection: Connection, pendings: Sequence[Pending], entered: list[BatchHook]

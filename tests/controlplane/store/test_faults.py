@@ -15,6 +15,7 @@ from controlplane.errors import ApiError, Reason
 from controlplane.store.contract import Tx
 from controlplane.store.migrate import migrate
 from tests.controlplane.store.things import Do, Store, close_store, key, open_store, thing
+from tests.faults.proxy import Proxy
 from tests.fixtures.cutting_proxy import Cut, CuttingProxy, cutting_proxy
 from tests.fixtures.eventually import eventually
 from workers.engines.child import free_port
@@ -101,6 +102,19 @@ async def test_a_lock_held_too_long_by_another_process_is_waited_for(database_ur
         await eventually(lambda: store.writer.stats.retries >= 2)
     assert await writing == 1
     await close_store(store)
+
+
+async def test_a_writer_stops_although_the_database_does_not_say_goodbye(database_url: str) -> None:
+    host, port = re.search(r"@([^:]+):(\d+)/", database_url).groups()  # type: ignore[union-attr]
+    proxy = Proxy((host, int(port)))
+    await proxy.open()
+    store = await open_store(re.sub(r"@[^/]+/", f"@127.0.0.1:{proxy.port}/", database_url))
+    await store.put("a")
+    proxy.go_silent()
+    await store.writer.stop()
+    await store.feed.stop()
+    store.database.pool.terminate()
+    await proxy.close()
 
 
 async def test_a_process_that_dies_after_the_commit_leaves_the_change_to_be_found(
