@@ -20,8 +20,7 @@ from controlplane.ledger.worker_accounts import FundingRules
 from controlplane.limits.switches import Switch, turn_off, turn_on
 from controlplane.resources.answers import DeleteOptions
 from tests.fixtures.control import ControlWorld, open_world
-from tests.fixtures.eventually import eventually
-from tests.fixtures.temporal import ENGINE_SECONDS_MAX
+from tests.fixtures.eventually import WITHIN_SECONDS, eventually
 from workers.engines.temporal import EmbeddedTemporal
 
 
@@ -35,7 +34,7 @@ async def world(temporal: EmbeddedTemporal, database_url: str, tmp_path: Path) -
 async def autoscaler(world: ControlWorld) -> Autoscaler:
     core = world.core
     rules = CallRules.from_settings(core.settings)
-    engine = Engine(await world.client(), ENGINE_SECONDS_MAX)
+    engine = Engine(await world.client(), WITHIN_SECONDS)
     departures = Departures(
         database=core.database, writer=core.writer, engine=engine, settings=core.settings, clock=core.clock,
         attempts=AttemptActivities(core.writer, rules, FundingRules.from_settings(core.settings), core.clock),
@@ -87,9 +86,9 @@ async def test_the_workers_of_a_suspended_organisation_leave_and_come_back_when_
 
     async with world.running():
         await world.function(scaling={"minWorkers": 1, "maxWorkers": 1})
-        await eventually(live, within=60)
+        await eventually(live)
         await turn_on(world.core.database, Switch.SUSPEND, "default", "unpaid")
-        await eventually(none_is_live, within=60)
+        await eventually(none_is_live)
         await turn_off(world.core.database, Switch.SUSPEND, "default")
-        await eventually(live, within=60)
+        await eventually(live)
     await world.end_controllers()

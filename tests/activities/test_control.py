@@ -99,7 +99,7 @@ async def test_lost_workers_use_up_no_retry(control_world: ControlWorld) -> None
     world.node.behaviour = behave
     await world.function(retries={"maxRetries": 1, "initialDelay": "0.2s"})
     name = await world.call()
-    status = await world.until_ended(name, within=60)
+    status = await world.until_ended(name)
     assert (status["phase"], status["retries"], status["recoveries"]) == ("Succeeded", 1, 3)
     assert world.node.ran == [name] * 5
 
@@ -192,11 +192,11 @@ async def test_a_restart_request_replaces_the_workers_and_is_acknowledged(contro
     world.node.start = release.wait  # type: ignore[assignment]
     await world.change("Function", "f", request_a_restart)
     # The old worker still takes calls, so nothing was done yet.
-    told = await world.until_function(within=60, workers__idle=1, workers__starting=1)
+    told = await world.until_function(workers__idle=1, workers__starting=1)
     assert "handledRequests" not in told
     release.set()
     asked = "2026-11-29T12:00:00Z"
-    told = await world.until_function(within=60, handledRequests__restart=asked)
+    told = await world.until_function(handledRequests__restart=asked)
     assert told["handledRequests"] == {"restart": asked}
     assert len(world.node.attempts) == 2
     assert (await world.attempts())[0]["drain_reason"] == "Rolled"
@@ -246,13 +246,13 @@ async def test_workers_that_end_soon_after_they_are_ready_are_not_replaced_for_e
 
     world.node.idle = crash
     await world.function(scaling={"minWorkers": 1})
-    told = await world.until_function(within=60, phase="Failed", reason="StartupFailed")
+    told = await world.until_function(phase="Failed", reason="StartupFailed")
     assert "exited with code 3" in told["message"]
     assert "nodus rollout restart function/f" in told["message"]
     assert len(world.node.attempts) == 2
     world.node.idle = None
     await world.change("Function", "f", request_a_restart)
-    await world.until_function(within=60, phase="Running", workers__idle=1)
+    await world.until_function(phase="Running", workers__idle=1)
 
 
 async def test_deleting_a_function_fails_its_calls_ends_its_workers_and_then_goes(

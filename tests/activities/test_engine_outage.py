@@ -20,8 +20,7 @@ from controlplane.machinery.kind import Document
 from controlplane.store.incarnation import known_incarnation, note_first_incarnation
 from tests.fixtures.calls import MarkStarted
 from tests.fixtures.control import TOLD_AT_THE_START, WAITED_ONCE, ControlWorld, fail, open_world, succeed
-from tests.fixtures.eventually import eventually
-from tests.fixtures.temporal import ENGINE_SECONDS_MAX
+from tests.fixtures.eventually import WITHIN_SECONDS, eventually
 from workers.control import connected
 from workers.engines.temporal import EmbeddedTemporal
 
@@ -55,7 +54,7 @@ async def test_calls_run_and_end_without_the_engine_and_their_workflows_follow(w
         assert (await world.until_ended(name))["phase"] == "Succeeded"
         assert await world.open_rows() == 1
         await world.temporal.start()
-        await eventually(lambda: _without_rows(world), within=60)
+        await eventually(lambda: _without_rows(world))
         assert await world.workflow_events(name) in COMPLETE
 
 
@@ -73,8 +72,8 @@ async def test_a_retry_that_waits_for_an_absent_engine_says_so_until_it_is_back(
         await world.until_elected()
         world.temporal.stop()
         name = await world.call()
-        await eventually(lambda: world.has_said(name, "retry 1 of 1 follows in "), within=60)
-        await eventually(lambda: says("retry 1 waits for the engine, which has not answered since "), within=60)
+        await eventually(lambda: world.has_said(name, "retry 1 of 1 follows in "))
+        await eventually(lambda: says("retry 1 waits for the engine, which has not answered since "))
         await world.temporal.start()
         status = await world.until_ended(name, within=90)
         assert (status["phase"], status["retries"]) == ("Succeeded", 1)
@@ -105,8 +104,8 @@ async def test_a_wiped_engine_loses_no_call_and_runs_none_twice_that_had_ended(w
     await world.temporal.start()
     async with world.running():
         for name in (running, queued):
-            assert (await world.until_ended(name, within=60))["phase"] == "Succeeded"
-        await eventually(lambda: _without_rows(world), within=60)
+            assert (await world.until_ended(name))["phase"] == "Succeeded"
+        await eventually(lambda: _without_rows(world))
         assert await known_incarnation(world.core.database) not in (None, before)
         assert [name for name in world.node.ran if name in done] == done
         assert await world.workflow_events(queued) in COMPLETE
@@ -123,7 +122,7 @@ async def test_two_processes_that_notice_it_start_over_once(world: ControlWorld)
         refs.append(CallRef(uid=metadata["uid"], org="default", project="default", name=metadata["name"]))
     await core.writer.write(MarkStarted(refs))
     await note_first_incarnation(core.database, "another database")
-    engine = Engine(await world.client(), ENGINE_SECONDS_MAX)
+    engine = Engine(await world.client(), WITHIN_SECONDS)
     attempts = AttemptActivities(
         core.writer, CallRules.from_settings(core.settings), FundingRules.from_settings(core.settings), core.clock
     )

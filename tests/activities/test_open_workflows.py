@@ -19,8 +19,7 @@ from controlplane.calls.engine import AttachWorkflow
 from controlplane.machinery.kind import Document
 from tests.fixtures.calls import Calls
 from tests.fixtures.control import ControlWorld, fail, open_world, succeed
-from tests.fixtures.eventually import eventually
-from tests.fixtures.temporal import ENGINE_SECONDS_MAX
+from tests.fixtures.eventually import WITHIN_SECONDS, eventually
 from workers.engines.temporal import EmbeddedTemporal
 
 OPEN_MAX = 20
@@ -53,7 +52,7 @@ async def until_full(world: ControlWorld) -> list[Document]:
         calls = await started(world)
         return calls if len(calls) >= OPEN_MAX else None
 
-    found: list[Document] = await eventually(full, within=60)
+    found: list[Document] = await eventually(full)
     return found
 
 
@@ -66,9 +65,9 @@ async def test_of_many_queued_calls_few_have_a_workflow_and_each_session_its_sha
     [first, *_] = sorted(call["name"] for call in calls)
     await crowded.change("FunctionCall", first, _cancel)
     # The starter looks again when the end of that one is told, and fills its place only.
-    await eventually(lambda: _has_been_replaced(crowded, first), within=60)
+    await eventually(lambda: _has_been_replaced(crowded, first))
     rows = await crowded.core.database.fetch("SELECT uid FROM calls")
-    engine = Engine(await crowded.client(), ENGINE_SECONDS_MAX)
+    engine = Engine(await crowded.client(), WITHIN_SECONDS)
     is_open = await asyncio.gather(*(engine.call_is_open(row["uid"]) for row in rows))
     assert (len(rows), sum(is_open)) == (QUEUED - 1, OPEN_MAX)
 
@@ -120,7 +119,7 @@ async def test_a_restart_of_the_control_process_starts_no_more(crowded: ControlW
     async with crowded.running():
         # Two processes, of which one is elected; then this one alone is left with what the other knew.
         await crowded.change("FunctionCall", before[0]["name"], _cancel)
-        await eventually(lambda: _has_been_replaced(crowded, before[0]["name"]), within=60)
+        await eventually(lambda: _has_been_replaced(crowded, before[0]["name"]))
     assert len(await started(crowded)) == OPEN_MAX
 
 
@@ -130,7 +129,7 @@ async def test_what_a_starter_had_in_flight_when_it_died_is_started_by_the_next_
     calls._numbers = secrets.randbelow(10**9)  # The engine is shared by all tests.
     await calls.function()
     refs = [await calls.ref(name) for name in await calls.create(*["s"] * 12)]
-    engine = Engine(temporal_client, ENGINE_SECONDS_MAX)
+    engine = Engine(temporal_client, WITHIN_SECONDS)
     settings = calls.settings.model_copy(update={"workflow_starts_in_flight_max": 3, "open_workflows_max": 4})
 
     async def open_ones() -> list[str]:

@@ -15,7 +15,6 @@ from tests.fixtures.control import ControlWorld, open_world
 from tests.fixtures.eventually import eventually
 from workers.engines.temporal import EmbeddedTemporal
 
-WITHIN_SECONDS = 60.0
 HOSTS = (("cheap", "us", "0.072"), ("dear", "us", "0.72"))
 
 
@@ -59,18 +58,18 @@ async def test_a_function_that_no_host_will_do_for_says_what_to_change_and_runs_
         found = condition(await world.status(kind, named), part)
         return found if found.get("reason") == "NoOffering" else None
 
-    ready = await eventually(lambda: told("Function", "f", "Ready"), within=WITHIN_SECONDS)
+    ready = await eventually(lambda: told("Function", "f", "Ready"))
     assert ready["status"] == "False"
     assert 'add "us" to `spec.placement.regions` or leave that out' in ready["message"]
-    await world.until_function(within=WITHIN_SECONDS, phase="Pending", reason="NoOffering")
-    await eventually(lambda: told("FunctionCall", name, "Scheduled"), within=WITHIN_SECONDS)
+    await world.until_function(phase="Pending", reason="NoOffering")
+    await eventually(lambda: told("FunctionCall", name, "Scheduled"))
     waits = (await inspector.wait(world.key("FunctionCall", name)))["status"]
     assert waits["reason"] == "NoOffering"
     assert '"cheap" (and 1 more) is not taken because `regions` leaves it out' in waits["message"]
     assert await world.attempts() == []
 
     await world.change("Function", "f", lambda function: function["spec"]["placement"].update(regions=["us"]))
-    ended = await world.until_ended(name, within=WITHIN_SECONDS)
+    ended = await world.until_ended(name)
     assert ended["phase"] == "Succeeded"
     [attempt] = await world.attempts()
     placement = (await world.status("Attempt", attempt["uid"]))["placement"]
@@ -85,6 +84,6 @@ async def test_a_filter_sends_work_to_the_class_that_it_names(offered_world: Con
     world = offered_world
     await world.function(placement={"offerings": ["dear"]})
     name = await world.call()
-    assert (await world.until_ended(name, within=WITHIN_SECONDS))["phase"] == "Succeeded"
+    assert (await world.until_ended(name))["phase"] == "Succeeded"
     [attempt] = await world.attempts()
     assert (attempt["offering"], attempt["rate_micro_usd_per_hour"]) == ("dear", 720_000)

@@ -253,7 +253,7 @@ async def test_the_autoscaler_tells_calls_as_workers_come_and_are_busy(control_w
         async def told() -> bool:
             return text in (await control_world.status("FunctionCall", name))["message"]
 
-        await eventually(told, within=60.0)
+        await eventually(told)
 
     await says(first, "its Function is stopped; the call runs once `spec.state` of that is Running again")
     await control_world.change("Function", "f", lambda function: function["spec"].update(state="Running"))

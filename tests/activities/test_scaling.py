@@ -10,8 +10,6 @@ from controlplane.machinery.kind import Document
 from tests.fixtures.control import ControlWorld, succeed
 from tests.fixtures.eventually import eventually
 
-WITHIN_SECONDS = 60
-
 
 class Held:
     """Calls that run until they are released, on workers that end them before they go."""
@@ -27,12 +25,12 @@ class Held:
 
     async def until_taken(self, count: int) -> None:
         """Wait until so many calls were taken."""
-        await eventually(lambda: len(self._world.node.ran) >= count, within=WITHIN_SECONDS)
+        await eventually(lambda: len(self._world.node.ran) >= count)
 
     async def all_succeed(self, names: list[str]) -> set[str]:
         """Let them end; the workers they ran on."""
         self.release.set()
-        told = [await self._world.until_ended(name, within=WITHIN_SECONDS) for name in names]
+        told = [await self._world.until_ended(name) for name in names]
         assert {(status["phase"], status["recoveries"]) for status in told} == {("Succeeded", 0)}
         return {status["worker"]["attempt"] for status in told}
 
@@ -64,7 +62,7 @@ async def test_workers_of_another_concurrency_are_replaced_and_end_their_calls(
     async def leaves() -> bool:
         return bool((await row_of(world, old))["drain_reason"] == "Rolled")
 
-    await eventually(leaves, within=WITHIN_SECONDS)
+    await eventually(leaves)
     assert await held.all_succeed(names) == {old, new}
     # It is no new version: only a worker that is charged and asked otherwise.
     assert (await row_of(world, old))["pool"] == (await row_of(world, new))["pool"]
@@ -80,8 +78,8 @@ async def test_fewer_most_workers_are_there_soon_although_all_are_busy_and_no_ca
     await held.until_taken(3)
     names += [await world.call() for _ in range(3)]
     await scale(world, maxWorkers=1)
-    await world.until_function(within=WITHIN_SECONDS, workers__ready=1, workers__draining=2, queue__running=3)
+    await world.until_function(workers__ready=1, workers__draining=2, queue__running=3)
     await held.all_succeed(names)
-    await world.until_function(within=WITHIN_SECONDS, workers__ready=1, workers__draining=0)
+    await world.until_function(workers__ready=1, workers__draining=0)
     reasons = [row["drain_reason"] for row in await world.attempts()]
     assert sorted(filter(None, reasons)) == ["ScaledDown", "ScaledDown"]

@@ -15,9 +15,8 @@ from activities.run_call_contract import CONTROL_TASK_QUEUE, CallReference
 from activities.starter import AttachBoard, Starter
 from controlplane.calls.engine import AttachWorkflow
 from tests.fixtures.calls import Calls, succeeded
-from tests.fixtures.eventually import eventually
+from tests.fixtures.eventually import WITHIN_SECONDS, eventually
 from tests.fixtures.scripted import HANG, ScriptedCall, ended
-from tests.fixtures.temporal import ENGINE_SECONDS_MAX
 from workflows.function_call import FunctionCallWorkflow
 
 
@@ -48,7 +47,7 @@ async def test_workflows_that_attach_in_another_process_leave_room_for_the_next(
     calls._numbers = secrets.randbelow(10**9)  # The engine is shared by all tests.
     await calls.function()
     refs = [await calls.ref(name) for name in await calls.create(*["s"] * 6)]
-    engine = Engine(temporal_client, ENGINE_SECONDS_MAX)
+    engine = Engine(temporal_client, WITHIN_SECONDS)
     settings = calls.settings.model_copy(update={"workflow_starts_in_flight_max": 2})
     starter = Starter(
         database=calls.database, writer=calls.writer, feed=calls.feed, engine=engine, board=AttachBoard(),
@@ -82,7 +81,7 @@ async def test_a_workflow_whose_activity_was_lost_ends_when_its_call_has_ended(
     await calls.function()
     [name] = await calls.create("s")
     ref = await calls.ref(name)
-    engine = Engine(temporal_client, ENGINE_SECONDS_MAX)
+    engine = Engine(temporal_client, WITHIN_SECONDS)
     activities = ScriptedCall(HANG, ended(), only=ref.uid)
     starter = Starter(
         database=calls.database, writer=calls.writer, feed=calls.feed, engine=engine, board=AttachBoard(),

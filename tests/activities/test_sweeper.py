@@ -16,9 +16,8 @@ from controlplane.clock import format_time
 from controlplane.store.contract import Key
 from controlplane.store.events import NORMAL, Happening, RecordEvent
 from tests.fixtures.calls import ORG, PROJECT, PutObject, succeeded
-from tests.fixtures.eventually import eventually
+from tests.fixtures.eventually import WITHIN_SECONDS, eventually
 from tests.fixtures.sweeping import Sweeping
-from tests.fixtures.temporal import ENGINE_SECONDS_MAX
 
 DAY = 86_400
 START = datetime(2026, 11, 29, 12, 0, 0, tzinfo=UTC)
@@ -211,7 +210,7 @@ async def test_a_worker_that_takes_too_long_to_start_is_killed(sweeping: Sweepin
     calls = sweeping.calls
     worker = await sweeping.worker()
     [started] = await sweeping.workers.rows([worker.claimant.attempt])
-    await Engine(sweeping.client, ENGINE_SECONDS_MAX).start_attempt(attempt_input(started))
+    await Engine(sweeping.client, WITHIN_SECONDS).start_attempt(attempt_input(started))
     await sweeping.workers.mark_started(started.uid)
     calls.clock.advance(301)
     await sweeping.sweeper.end_stuck_workers()

@@ -17,7 +17,6 @@ from tests.fixtures.eventually import eventually
 from workers.engines.temporal import EmbeddedTemporal
 
 ORG = "default"
-WITHIN_SECONDS = 60.0
 LEAST_MICRO_USD = 40
 """Held for a worker before it starts: four seconds."""
 
@@ -49,7 +48,7 @@ async def until_funded(world: ControlWorld, kind: str, name: str, told: tuple[st
         status = await world.status(kind, name)
         return status if funded(status) == told else None
 
-    status: Document = await eventually(says, within=WITHIN_SECONDS)
+    status: Document = await eventually(says)
     return status
 
 
@@ -69,7 +68,7 @@ async def test_calls_wait_for_money_and_say_so_and_go_on_when_it_comes(poor_worl
     assert await world.attempts() == []
     await grant(world, "welcome", 1_000_000)
     for name in (first, second):
-        ended = await world.until_ended(name, within=WITHIN_SECONDS)
+        ended = await world.until_ended(name)
         assert (ended["phase"], funded(ended)) == ("Succeeded", ("True", "Funded"))
     told = await until_funded(world, "Function", "f", ("True", "Funded"))
 
@@ -77,7 +76,7 @@ async def test_calls_wait_for_money_and_say_so_and_go_on_when_it_comes(poor_worl
         cost: Document = (await world.status("Function", "f"))["cost"]
         return cost if parse_money(cost.get("heldUSD", "0")) else None
 
-    cost = await eventually(holds, within=WITHIN_SECONDS)
+    cost = await eventually(holds)
     assert cost["fundedUntilTime"]
 
 
@@ -91,7 +90,7 @@ async def test_every_call_that_waits_for_money_says_so_however_many_there_are(po
         statuses = [await world.status("FunctionCall", name) for name in names]
         return all(funded(status) == ("False", "Unfunded") for status in statuses)
 
-    await eventually(all_say_so, within=WITHIN_SECONDS, every=0.5)
+    await eventually(all_say_so, every=0.5)
 
 
 async def test_a_warm_worker_goes_when_its_money_ends_and_another_comes_with_the_next(
@@ -106,13 +105,13 @@ async def test_a_warm_worker_goes_when_its_money_ends_and_another_comes_with_the
         left = (await read_balance(world.core.database, ORG)).available_micro_usd
         return left < LEAST_MICRO_USD and all(row["state"] == "finished" for row in await world.attempts())
 
-    await eventually(spent, within=WITHIN_SECONDS)
+    await eventually(spent)
     before = [await world.status("Attempt", row["uid"]) for row in await world.attempts()]
     assert {(status["phase"], status["reason"]) for status in before} == {("Cancelled", "Unfunded")}
     assert sum(parse_money(status["actual"]["costUSD"]) for status in before) > 0
     await until_funded(world, "Function", "f", ("False", "InsufficientCredits"))
     await grant(world, "more", 1_000_000)
-    told = await world.until_function(within=WITHIN_SECONDS, workers__idle=1)
+    told = await world.until_function(workers__idle=1)
     segments = told["cost"]["bySegment"]
     parts = [parse_money(value) for name, value in segments.items() if name.endswith("USD")]
     assert sum(parts) == parse_money(told["cost"]["totalUSD"]) > 0

@@ -10,8 +10,6 @@ from controlplane.machinery.kind import Document
 from tests.fixtures.control import ControlWorld, succeed
 from tests.fixtures.eventually import eventually
 
-WITHIN_SECONDS = 60
-
 
 async def condition(world: ControlWorld, function: str = "f") -> Document | None:
     found = [each for each in (await world.status("Function", function))["conditions"] if each["type"] == "WithinQuota"]
@@ -41,7 +39,7 @@ async def test_a_pool_says_which_quota_keeps_it_from_growing_and_grows_once_ther
         found = await condition(world, function)
         return found if found is not None and found["status"] == "False" and " 2;" in found["message"] else None
 
-    found = await eventually(lambda: told("f"), within=WITHIN_SECONDS)
+    found = await eventually(lambda: told("f"))
     assert found["reason"] == "QuotaExceeded"
     assert found["message"].startswith(
         'the organisation "default" may have 2500m cpus and its workers take 2; one more takes 1.'
@@ -52,15 +50,15 @@ async def test_a_pool_says_which_quota_keeps_it_from_growing_and_grows_once_ther
         status = (await inspector.wait(world.key("FunctionCall", waiting)))["status"]
         return status if status["reason"] == "QuotaExceeded" else None
 
-    assert await eventually(lambda: told("g"), within=WITHIN_SECONDS)
-    status = await eventually(waits, within=WITHIN_SECONDS)
+    assert await eventually(lambda: told("g"))
+    status = await eventually(waits)
     assert "may have 2500m cpus" in status["message"]
     assert "ask an operator" in status["message"]
 
     async def stored() -> bool:
         return "a quota allows no other one" in (await world.status("FunctionCall", waiting))["message"]
 
-    await eventually(stored, within=WITHIN_SECONDS)
+    await eventually(stored)
     assert len(await world.attempts()) == 2
     # Nothing but the quota changes; the next look finds it.
     await limit(3_500)
@@ -68,16 +66,16 @@ async def test_a_pool_says_which_quota_keeps_it_from_growing_and_grows_once_ther
     async def grew() -> bool:
         return len(await world.attempts()) == 3
 
-    await eventually(grew, within=WITHIN_SECONDS)
+    await eventually(grew)
     release.set()
     for name in (*running, waiting):
-        assert (await world.until_ended(name, within=WITHIN_SECONDS))["phase"] == "Succeeded"
+        assert (await world.until_ended(name))["phase"] == "Succeeded"
 
     async def is_within() -> bool:
         each = [await condition(world, name) for name in ("f", "g")]
         return all(one is not None and one["status"] == "True" for one in each)
 
-    await eventually(is_within, within=WITHIN_SECONDS)
+    await eventually(is_within)
 
 
 async def test_a_worker_that_idles_gives_its_place_within_the_quota_to_a_call_that_waits(
@@ -88,7 +86,7 @@ async def test_a_worker_that_idles_gives_its_place_within_the_quota_to_a_call_th
     await set_quota(world.core.database, quota)
     await world.function("f", scaling={"scaledownWindow": "20m"})
     await world.function("g")
-    assert (await world.until_ended(await world.call("f"), within=WITHIN_SECONDS))["phase"] == "Succeeded"
-    assert (await world.until_ended(await world.call("g"), within=WITHIN_SECONDS))["phase"] == "Succeeded"
+    assert (await world.until_ended(await world.call("f")))["phase"] == "Succeeded"
+    assert (await world.until_ended(await world.call("g")))["phase"] == "Succeeded"
     reasons = {row["function"]: row["drain_reason"] for row in await world.attempts()}
     assert reasons["f"] == "MakesRoom"

@@ -55,7 +55,7 @@ async def test_a_changed_role_reaches_the_keys_there_are_and_their_open_watches(
         async def is_refused() -> bool:
             return (await api.client.post(path, json=app, headers=headers)).status_code == 403
 
-        await eventually(is_refused, within=60)
+        await eventually(is_refused)
         # A Viewer may still watch; somebody who is gone may not.
         assert (await api.client.delete(f"{MEMBERS}/{name}")).status_code == 200
         events = [orjson.loads(line) async for line in stream.aiter_lines()]
@@ -64,7 +64,7 @@ async def test_a_changed_role_reaches_the_keys_there_are_and_their_open_watches(
     async def is_unknown() -> bool:
         return (await api.client.get(path, headers=headers)).status_code == 401
 
-    await eventually(is_unknown, within=60)
+    await eventually(is_unknown)
 
 
 async def test_nobody_makes_somebody_mightier_than_themselves(api: ServedApi) -> None:

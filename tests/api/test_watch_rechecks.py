@@ -49,7 +49,7 @@ async def test_a_watch_opened_with_basic_credentials_goes_on_after_a_recheck(
 ) -> None:
     api, events = rechecked
     asked = counted_rechecks(monkeypatch)
-    await eventually(lambda: len(asked) >= 3, within=60)
+    await eventually(lambda: len(asked) >= 3)
     await api.create("apps", {"metadata": {"name": "still-there"}, "spec": {}})
     assert (await events.next())["object"]["metadata"]["name"] == "still-there"
 
@@ -99,7 +99,7 @@ async def test_a_key_of_one_project_goes_on_watching_what_belongs_to_its_organis
     async def last_of(plural: str) -> str:
         async with api.client.stream("GET", f"{ROOT}/{plural}", params=query) as response:
             before = len(asked)
-            await eventually(lambda: len(asked) >= before + 3, within=60)
+            await eventually(lambda: len(asked) >= before + 3)
             lines = [orjson.loads(line) async for line in response.aiter_lines()]
         return f"{plural} {lines[-1]['type']}"
 

@@ -32,10 +32,10 @@ async def test_a_call_is_run_once_and_four_times_more_after_its_delays_though_co
         async with world.running():
             await world.function(retries=retries)
             name = await world.call()
-            await eventually(lambda: _retries(world, name, 1), within=60)
+            await eventually(lambda: _retries(world, name, 1))
         for retry in range(2, 5):
             async with world.running():
-                await eventually(lambda retry=retry: _retries(world, name, retry), within=60)  # type: ignore[misc]
+                await eventually(lambda retry=retry: _retries(world, name, retry))  # type: ignore[misc]
         async with world.running():
             status = await world.until_ended(name)
     assert (status["phase"], status["reason"], status["retries"], status["recoveries"]) == (

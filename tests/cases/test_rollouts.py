@@ -120,8 +120,8 @@ async def test_calls_that_run_while_versions_come_and_one_is_broken_are_each_run
         assert deployed[version] - second <= began
     assert all(len(versions) == 1 for versions in ran_on.values()), ran_on
     # Once the last version alone serves, nothing begins on another.
-    await eventually(lambda: ready(system) == ("True", "WorkersReady"), within=60)
-    await eventually(lambda: collect(system, spawn(system, 2, 0)) == ["a4"] * 2, within=60)
+    await eventually(lambda: ready(system) == ("True", "WorkersReady"))
+    await eventually(lambda: collect(system, spawn(system, 2, 0)) == ["a4"] * 2)
     # The bodies of the calls, those of the first one and of the last look: each wrote its line once.
     log = system.nodus("logs", "function/rolled-version")
     bodies = Counter(line.split("began ")[1].split()[0] for line in log.splitlines() if "began att-" in line)
@@ -135,7 +135,7 @@ async def test_quick_versions_end_no_call_and_a_broken_one_leaves_the_old_worker
 ) -> None:
     count, seconds = (16, 20) if full else (8, 2)
     deploy("v1")
-    await eventually(lambda: collect(system, spawn(system, 1, 0)) == ["v1"], within=60)
+    await eventually(lambda: collect(system, spawn(system, 1, 0)) == ["v1"])
     names = spawn(system, count, seconds)
     for version in ("v2", "v3", "v4"):
         deploy(version)
@@ -143,7 +143,7 @@ async def test_quick_versions_end_no_call_and_a_broken_one_leaves_the_old_worker
     assert set(told) <= {"v1", "v2", "v3", "v4"}
     calls = [call for call in system.calls("rolled-version") if call["metadata"]["name"] in names]
     assert {(call["status"]["phase"], call["status"]["recoveries"]) for call in calls} == {("Succeeded", 0)}
-    await eventually(lambda: collect(system, spawn(system, 1, 0)) == ["v4"], within=60)
+    await eventually(lambda: collect(system, spawn(system, 1, 0)) == ["v4"])
 
     deploy("v5", BROKEN)
     await eventually(lambda: ready(system) == ("False", "StartupFailed"), within=90)
@@ -152,4 +152,4 @@ async def test_quick_versions_end_no_call_and_a_broken_one_leaves_the_old_worker
 
     deploy("v6")
     await eventually(lambda: collect(system, spawn(system, 1, 0)) == ["v6"], within=90)
-    await eventually(lambda: ready(system) == ("True", "WorkersReady"), within=60)
+    await eventually(lambda: ready(system) == ("True", "WorkersReady"))

@@ -90,7 +90,7 @@ async def waiting(database_url: str, tmp_path: Path) -> AsyncIterator[Waiting]:
         async with gateway(*_address(api)) as front:
             client = Client(api_url=front.url, api_key=api.key, project=api.project_name)
             waiter = asyncio.create_task(client.wait_for("FunctionCall", name, is_terminal))
-            await eventually(lambda: front.watches, within=60)
+            await eventually(lambda: front.watches)
             yield Waiting(settings, stack, api, front, name, waiter)
             waiter.cancel()
             await asyncio.gather(waiter, return_exceptions=True)
@@ -110,9 +110,9 @@ async def test_a_waiter_ends_though_the_log_was_compacted_and_the_api_restarted(
     await waiting.noise(50_000 if full else 2_000)
     await waiting.compact()
     waiting.gateway.open = True
-    await eventually(lambda: waiting.gateway.watches, within=60)
+    await eventually(lambda: waiting.gateway.watches)
     await waiting.restart()
-    await eventually(lambda: waiting.gateway.watches, within=60)
+    await eventually(lambda: waiting.gateway.watches)
     worker.api = waiting.api
     [given] = (await worker.claim())["calls"]
     assert given["id"] == waiting.name

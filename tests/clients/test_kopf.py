@@ -57,16 +57,16 @@ async def test_an_operator_sees_its_objects_come_change_and_go(
     try:
         await asyncio.wait_for(ready.wait(), 60)
         await api.create("apps", {"metadata": {"name": "a"}, "spec": {}})
-        await eventually(lambda: ("created", "a") in seen, within=60)
+        await eventually(lambda: ("created", "a") in seen)
         path = f"{api.path}/apps/a"
-        await eventually(lambda: _held(api.client, path), within=60)
+        await eventually(lambda: _held(api.client, path))
         merge = {"Content-Type": "application/merge-patch+json"}
         await api.client.patch(path, json={"spec": {"description": "new"}}, headers=merge)
-        await eventually(lambda: ("updated", "a", "new") in seen, within=60)
+        await eventually(lambda: ("updated", "a", "new") in seen)
         answer = await api.client.delete(path)
         assert answer.json()["metadata"]["finalizers"] == [FINALIZER]
-        await eventually(lambda: seen[-1] == ("deleted", "a"), within=60)
-        await eventually(lambda: _gone(api.client, path), within=60)
+        await eventually(lambda: seen[-1] == ("deleted", "a"))
+        await eventually(lambda: _gone(api.client, path))
         assert seen == [("created", "a"), ("updated", "a", "new"), ("deleted", "a")]
     finally:
         stop.set()

@@ -41,7 +41,7 @@ async def test_objects_live_and_die(client_side: ClientSide) -> None:
     assert first.metadata.uid.startswith("app_")
     watcher = asyncio.create_task(watching())
     # From here on it misses nothing.
-    await eventually(lambda: seen, within=60)
+    await eventually(lambda: seen)
     await lightkube.create(App(metadata=ObjectMeta(name="b", labels={"team": "x"}), spec={}))
     assert (await lightkube.get(App, "a")).metadata.name == "a"
     assert [item.metadata.name async for item in lightkube.list(App, labels={"team": "x"}, chunk_size=1)] == ["a", "b"]

@@ -116,7 +116,7 @@ async def test_a_login_through_the_browser_calls_the_program_back(laptop: Client
     async def is_opened() -> bool:
         return opened.exists() and "state=" in opened.read_text()
 
-    await eventually(is_opened, within=60)
+    await eventually(is_opened)
     browser = Browser()
     page = await browser.send(await browser.open(opened.read_text()), credential=laptop.api.key)
     page = await browser.send(page, decision="approve", only="yes")

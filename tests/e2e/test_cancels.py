@@ -170,4 +170,4 @@ async def test_deleting_a_call_a_function_or_an_app_ends_what_runs_and_what_wait
             if attempt["metadata"]["labels"].get("nodus.dev/app") == "doomed"
         }
 
-    await eventually(lambda: workers() <= {"Cancelled", "Succeeded", "Failed"}, within=60)
+    await eventually(lambda: workers() <= {"Cancelled", "Succeeded", "Failed"})

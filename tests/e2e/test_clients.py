@@ -39,7 +39,7 @@ async def test_a_second_deploy_changes_adds_and_prunes(system: System) -> None:
         return {one["metadata"]["name"] for one in system.objects("functions", labelSelector="nodus.dev/app=shop")}
 
     # The one that was pruned goes when its controller has seen to it.
-    await eventually(lambda: names() == {"shop-kept", "shop-added"}, within=60)
+    await eventually(lambda: names() == {"shop-kept", "shop-added"})
     system.delete_app("shop")
 
 

@@ -61,9 +61,9 @@ def test_a_result_of_one_megabyte_arrives(told: str) -> None:
 
 
 async def test_the_app_and_all_it_owns_are_gone_but_its_calls_tell_what_they_cost(app: str, system: System) -> None:
-    await eventually(lambda: app not in [one["metadata"]["name"] for one in system.objects("apps")], within=60)
+    await eventually(lambda: app not in [one["metadata"]["name"] for one in system.objects("apps")])
     await eventually(
-        lambda: not [f for f in system.objects("functions") if f["metadata"]["name"].startswith(f"{app}-")], within=60
+        lambda: not [f for f in system.objects("functions") if f["metadata"]["name"].startswith(f"{app}-")]
     )
     calls = [call for call in system.objects("functioncalls") if call["spec"]["function"].startswith(f"{app}-")]
     assert len(calls) == 1 + 2 + 100 + 1 + 2 + 1

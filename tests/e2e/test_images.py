@@ -86,7 +86,7 @@ async def test_a_failed_build_fails_the_function_and_says_why(system: System) ->
         status: dict[str, Any] = json.loads(system.nodus("get", "function/broken-image-never", "-o", "json"))["status"]
         return status
 
-    await eventually(lambda: function()["phase"] == "Failed", within=60)
+    await eventually(lambda: function()["phase"] == "Failed")
     assert function()["reason"] == "ImageBuildFailed"
     assert "no-such-package-of-ours" in function()["message"]
     system.delete_app("broken-image")
@@ -115,7 +115,7 @@ async def test_a_deleted_image_is_not_built_any_longer(system: System) -> None:
     folder = system.data_dir / "environments"
     assert list(folder.glob(".image-*.building"))
     system.nodus("delete", "image/endless")
-    await eventually(lambda: not list(folder.glob(".image-*.building")), within=60)
+    await eventually(lambda: not list(folder.glob(".image-*.building")))
 
 
 def test_what_no_node_can_build_is_refused_with_a_way_out(system: System) -> None:
@@ -161,7 +161,7 @@ async def test_an_image_that_is_changed_under_its_name_replaces_the_workers_of_i
     name = image_named(system, "echo one")["metadata"]["name"]
     first = digest()
     expected = {"reference": f"{name}@{first}", "digest": first}
-    await eventually(lambda: function().get("image") == expected, within=60)
+    await eventually(lambda: function().get("image") == expected)
 
     running = system.python(SPAWN).strip()
 
@@ -169,7 +169,7 @@ async def test_an_image_that_is_changed_under_its_name_replaces_the_workers_of_i
         [found] = [one for one in system.calls("changed-answer") if one["metadata"]["name"] == running]
         return bool(found["status"]["phase"] != "Queued")
 
-    await eventually(begun, within=60)
+    await eventually(begun)
     change({"run": ["echo two > /srv/answer"]})
     await eventually(lambda: digest() not in ("", first), within=120)
     # What is queued from now on waits for the new one, and what runs ends where it began.
@@ -179,7 +179,7 @@ async def test_an_image_that_is_changed_under_its_name_replaces_the_workers_of_i
         ("Succeeded", 0)
     }
     second = digest()
-    await eventually(lambda: function()["image"]["digest"] == second, within=60)
+    await eventually(lambda: function()["image"]["digest"] == second)
 
     # What cannot be built replaces nothing.
     change({"run": ["exit 7"]})

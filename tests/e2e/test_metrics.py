@@ -55,7 +55,7 @@ async def test_each_process_tells_what_it_counts(measured: System, port: int) ->
         told = scraped(port + 1)
         return told["nodus_ledger_audits_total"] >= 1 and told.get('nodus_workers{state="ready"}') == 1
 
-    await eventually(of_api, within=60)
+    await eventually(of_api)
     await eventually(of_control, within=120)
     assert scraped(port + 1)["nodus_ledger_breaches_total"] == 0
     told = {sample.split("{")[0] for sample in (*scraped(port), *scraped(port + 1))}

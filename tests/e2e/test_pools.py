@@ -85,29 +85,27 @@ def test_calls_that_come_as_the_window_ends_all_succeed_at_their_first_dispatch(
 async def test_stop_lets_the_workers_go_while_calls_queue_and_start_runs_them(pool: System) -> None:
     worker = call(pool, "say", "before")
     pool.nodus("stop", "function/pool-say")
-    await eventually(lambda: function(pool, "pool-say")["status"]["phase"] == "Stopped", within=60)
+    await eventually(lambda: function(pool, "pool-say")["status"]["phase"] == "Stopped")
     stopped = function(pool, "pool-say")["status"]
     assert stopped["workers"] == {"ready": 0, "busy": 0, "idle": 0, "starting": 0, "draining": 0}
     ended = attempts(pool, "pool-say")[worker]["status"]
     assert (ended["phase"], ended["reason"]) == ("Cancelled", "Stopped")
 
     queued = pool.python('import nodus; print(nodus.Function.from_name("pool", "say").spawn("later").name)').strip()
-    await eventually(lambda: function(pool, "pool-say")["status"]["queue"]["queued"] == 1, within=60)
+    await eventually(lambda: function(pool, "pool-say")["status"]["queue"]["queued"] == 1)
     assert "Stopped" in pool.nodus("describe", "function/pool-say")
     pool.nodus("start", "function/pool-say")
     got = pool.python(f"import nodus; print(nodus.FunctionCall.from_name({queued!r}).get(timeout=120))").strip()
     assert got != worker
-    await eventually(lambda: function(pool, "pool-say")["status"]["phase"] == "Running", within=60)
+    await eventually(lambda: function(pool, "pool-say")["status"]["phase"] == "Running")
 
 
 async def test_a_restart_replaces_the_workers_and_is_acknowledged(pool: System) -> None:
     before = call(pool, "say", "old")
     pool.nodus("rollout", "restart", "function/pool-say")
     asked = function(pool, "pool-say")["metadata"]["annotations"]["nodus.dev/restart-requested-at"]
-    await eventually(
-        lambda: function(pool, "pool-say")["status"].get("handledRequests", {}).get("restart") == asked, within=60
-    )
-    await eventually(lambda: "finishedTime" in attempts(pool, "pool-say")[before]["status"]["timings"], within=60)
+    await eventually(lambda: function(pool, "pool-say")["status"].get("handledRequests", {}).get("restart") == asked)
+    await eventually(lambda: "finishedTime" in attempts(pool, "pool-say")[before]["status"]["timings"])
     assert call(pool, "say", "new") != before
     old = attempts(pool, "pool-say")[before]
     assert (old["status"]["phase"], old["status"]["reason"]) == ("Cancelled", "Released")
@@ -125,7 +123,7 @@ async def test_a_followed_log_shows_lines_as_they_are_printed(pool: System) -> N
     call(pool, "say", "earlier")
     with followed(pool, "function/pool-say") as log:
         call(pool, "say", "while somebody looks")
-        await eventually(lambda: "said while somebody looks" in log(), within=60)
+        await eventually(lambda: "said while somebody looks" in log())
 
 
 async def test_a_worker_that_outgrows_its_memory_is_told_apart_from_one_that_exits(pool: System) -> None:

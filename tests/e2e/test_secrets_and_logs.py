@@ -36,7 +36,7 @@ async def test_the_log_of_a_call_is_its_own_lines(system: System) -> None:
     def logs() -> list[str]:
         return sorted(system.nodus("logs", f"functioncall/{name}") for name in names)
 
-    await eventually(lambda: logs() == ["saying one\n", "saying three\n", "saying two\n"], within=60)
+    await eventually(lambda: logs() == ["saying one\n", "saying three\n", "saying two\n"])
 
 
 @pytest.mark.usefixtures("told")
@@ -71,7 +71,7 @@ async def test_workers_keep_the_values_they_began_with_until_they_are_asked_to_r
         asked = function["metadata"]["annotations"]["nodus.dev/refresh-secrets-requested-at"]
         return bool(function["status"].get("handledRequests", {}).get("refresh-secrets") == asked)
 
-    await eventually(handled, within=60)
+    await eventually(handled)
     # A pinned version stays, and a single key may come under another name.
     patch = {
         "spec": {

@@ -72,9 +72,7 @@ async def test_a_call_asks_a_sidecar_and_the_end_of_one_is_told_by_name(system: 
         assert system.python(ASK) == "hello\n"
         # Unlike those of the call, the lines of what runs beside it may come after its result.
         wanted = ("[web] 127.0.0.1", "GET /word")
-        await eventually(
-            lambda: all(words in system.nodus("logs", "function/prepared-asked") for words in wanted), within=60
-        )
+        await eventually(lambda: all(words in system.nodus("logs", "function/prepared-asked") for words in wanted))
         await patch(system, "prepared-asked", sidecars=[{**beside, "command": ["sh", "-c", "exit 3"]}])
         system.python(SPAWN.replace("made", "asked"))
 

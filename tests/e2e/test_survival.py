@@ -89,7 +89,7 @@ def ends_seen(system: System) -> Iterator[dict[str, int]]:
 async def test_a_kill_of_everything_loses_no_call_and_ends_each_once(slow: System) -> None:
     with ends_seen(slow) as ends:
         names = spawn(slow, 24, 2, first_seconds=SEEN_SECONDS)
-        await eventually(lambda: phases(slow, names) == {"Running": WORKERS, "Queued": 24 - WORKERS}, within=60)
+        await eventually(lambda: phases(slow, names) == {"Running": WORKERS, "Queued": 24 - WORKERS})
         slow.kill_everything()
         slow.start()
         assert collect(slow, names) == list(range(24))
@@ -99,7 +99,7 @@ async def test_a_kill_of_everything_loses_no_call_and_ends_each_once(slow: Syste
 
 async def test_a_kill_of_the_supervisors_process_group_is_the_same(slow: System) -> None:
     names = spawn(slow, 6, 3, first_seconds=SEEN_SECONDS)
-    await eventually(lambda: phases(slow, names).get("Running") == WORKERS, within=60)
+    await eventually(lambda: phases(slow, names).get("Running") == WORKERS)
     slow.process.kill()
     slow.process.wait()
     slow.start()
@@ -108,7 +108,7 @@ async def test_a_kill_of_the_supervisors_process_group_is_the_same(slow: System)
 
 async def test_without_temporals_database_no_call_is_lost(slow: System) -> None:
     names = spawn(slow, 12, 2, first_seconds=SEEN_SECONDS)
-    await eventually(lambda: phases(slow, names).get("Running") == WORKERS, within=60)
+    await eventually(lambda: phases(slow, names).get("Running") == WORKERS)
     finals = ("Succeeded", "Failed", "Cancelled")
     ended = {call["metadata"]["name"] for call in slow.calls("slow-nap") if call["status"]["phase"] in finals}
     slow.kill_everything()
@@ -145,7 +145,7 @@ async def test_while_temporal_hangs_calls_are_made_run_and_answered(slow: System
 async def test_any_process_may_be_killed_and_the_system_serves_on(system: System, victim: str) -> None:
     killed = system.child(victim)
     killed.kill()
-    await eventually(lambda: system.is_replaced(victim, killed.pid), within=60)
+    await eventually(lambda: system.is_replaced(victim, killed.pid))
     assert "hello, world" in system.nodus("run", str(ROOT / "examples" / "hello.py"), cwd=ROOT, timeout=240)
 
 
@@ -161,7 +161,7 @@ async def test_a_clean_stop_ends_everything_and_a_start_goes_on_with_the_same_ke
     assert phases(slow, names) == {"Succeeded": 2}
     assert slow.python("import nodus; print(nodus.Function.from_name('slow', 'nap').remote(5, 0))").strip() == "5"
     # The example that was begun with it goes with it, to the last process that its command started.
-    await eventually(lambda: "lingering" in slow.output, within=60)
+    await eventually(lambda: "lingering" in slow.output)
     processes = psutil.Process(slow.process.pid).children(recursive=True)
     assert slow.stop() == 0
     assert psutil.wait_procs(processes, timeout=60)[1] == []

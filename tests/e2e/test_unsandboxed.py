@@ -85,7 +85,7 @@ async def test_it_says_loudly_what_it_does_and_each_attempt_says_what_holds(bare
         attempts = bare.objects("attempts", labelSelector="nodus.dev/function=unwalled-act")
         return [one["status"]["guarantees"] for one in attempts if "guarantees" in one["status"]]
 
-    await eventually(told, within=60)
+    await eventually(told)
     guarantees = told()[0]
     assert (guarantees["level"], guarantees["uid"], guarantees["network"]) == ("none", "per_attempt", "host")
     assert "no sandbox: code inside can" in guarantees["missing"][0]

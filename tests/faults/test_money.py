@@ -118,7 +118,7 @@ async def test_whoever_dies_between_two_writes_of_money_a_second_is_charged_once
             await all_taken(cluster, "given")
             [begun] = await eventually(lambda: begins(run), within=180)
             half_seconds = KINDS["billed"].body["seconds"] / 2
-            await eventually(lambda: time.monotonic() - begun["at"] >= half_seconds, within=60)
+            await eventually(lambda: time.monotonic() - begun["at"] >= half_seconds)
             arm(cluster, "lost")
             cluster.signal_workers(signal.SIGKILL)
             await eventually(lambda: len(begins(run)) == 2, within=180)

@@ -280,7 +280,7 @@ async def test_builds_of_one_key_at_once_build_it_once(build: Build) -> None:
 
 async def test_a_cancelled_build_leaves_nothing(build: Build, host: Host, log: Log) -> None:
     building = asyncio.create_task(build({"run": ["echo begun; sleep 100"]}))
-    await eventually(lambda: "begun" in log.text(), within=60)
+    await eventually(lambda: "begun" in log.text())
     building.cancel()
     with pytest.raises(asyncio.CancelledError):
         await building

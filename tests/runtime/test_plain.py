@@ -120,7 +120,7 @@ def target(x):
     start()
     await eventually(lambda: "one" in api.outcomes, within=90)
     assert api.outcomes["one"]["outcome"] == "Succeeded", api.outcomes["one"]
-    await eventually(lambda: log.text("stdout"), within=60)
+    await eventually(lambda: log.text("stdout"))
     [uid, capabilities, no_new_privileges, directory, temporary] = log.text("stdout")[0].split()
     assert int(uid) in range(FIRST_UID, FIRST_UID + UIDS_MAX)
     assert (capabilities, no_new_privileges) == ("0" * 16, "1")
@@ -148,7 +148,7 @@ async def target(how):
     await eventually(lambda: "raises" in api.outcomes and not api.queue, within=90)
     assert api.outcomes["raises"]["error"]["type"] == "LookupError"
     api.cancels.add("unwanted")
-    await eventually(lambda: {"late", "unwanted"} <= api.outcomes.keys(), within=60)
+    await eventually(lambda: {"late", "unwanted"} <= api.outcomes.keys())
     assert api.outcomes["late"]["outcome"] == "DeadlineExceeded"
     assert api.outcomes["unwanted"]["outcome"] == "Cancelled"
 
@@ -301,7 +301,7 @@ async def test_a_worker_that_kills_its_own_init_takes_nothing_with_it_and_leaves
     report = await ended(start(), within=120)
     assert report.ending is not None
     assert report.ending.signal == 9
-    await eventually(lambda: log.text("stdout"), within=60)
+    await eventually(lambda: log.text("stdout"))
     assert strays.members(None, int(log.text("stdout")[0])) == []
 
 

@@ -83,7 +83,7 @@ def run_until(supervise: Supervise, host: Host) -> RunUntil:
     async def run_it(true: Callable[[], Any], *sidecars: SidecarPlan, **plan: Any) -> WorkerReport:
         supervisor = supervise(*sidecars, **{"command": ["sleep", "600"], **plan})
         running = asyncio.create_task(supervisor.run(host.attempt_directory("att_test")))
-        await eventually(lambda: true() or running.done(), within=60)
+        await eventually(lambda: true() or running.done())
         supervisor.drain(None)
         return await asyncio.wait_for(running, 60)
 
@@ -223,7 +223,7 @@ async def test_a_sidecar_that_ignores_its_end_is_killed(host: Host, run_until: R
 async def test_a_kill_takes_the_sidecars_along(supervise: Supervise, host: Host, log: Log) -> None:
     supervisor = supervise(sidecar("one", LEAVE_LATE), command=["sleep", "600"])
     running = asyncio.create_task(supervisor.run(host.attempt_directory("att_test")))
-    await eventually(lambda: "[one] up" in log.text(), within=60)
+    await eventually(lambda: "[one] up" in log.text())
     supervisor.kill("the test asked for it")
     report = await asyncio.wait_for(running, 60)
     assert worker_exit(report).message == "the node killed the worker: the test asked for it"

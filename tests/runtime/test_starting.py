@@ -118,7 +118,7 @@ async def test_the_public_worker_starts_after_its_init_command(
     api.call("one")
     supervisor = supervise(init_command=["sh", "-c", "echo prepared > made"], command=PUBLIC_WORKER)
     running = asyncio.create_task(supervisor.run(host.attempt_directory("att_test")))
-    await eventually(lambda: "one" in api.outcomes or running.done(), within=60)
+    await eventually(lambda: "one" in api.outcomes or running.done())
     supervisor.drain(None)
     await asyncio.wait_for(running, 60)
     assert api.outcomes["one"]["outcome"] == "Succeeded"
@@ -147,7 +147,7 @@ async def test_a_drain_reaches_the_init_command(
 ) -> None:
     supervisor = supervise(init_command=["sh", "-c", "echo begun; exec sleep 600"], command=["echo", "began"])
     running = asyncio.create_task(supervisor.run(host.attempt_directory("att_test")))
-    await eventually(lambda: "begun" in log.text(), within=60)
+    await eventually(lambda: "begun" in log.text())
     supervisor.drain(30)
     report = await asyncio.wait_for(running, 60)
     assert worker_exit(report).outcome == "Drained"

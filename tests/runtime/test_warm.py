@@ -91,7 +91,7 @@ async def test_a_worker_that_waited_runs_the_attempt_and_another_takes_its_place
     assert report.ending is not None
     assert (report.ending.exit_code, report.ready, report.problem) == (0, True, None)
     assert not psutil.pid_exists(before), "the worker that waited was the one that ran"
-    await eventually(lambda: filled.warm.waiting == 1, within=60)
+    await eventually(lambda: filled.warm.waiting == 1)
     assert waiting_process(filled).pid != before
 
 
@@ -112,7 +112,7 @@ async def test_user_code_cannot_tell_whether_its_worker_waited(filled: Host, api
     # Only workers of another kind wait for the second one.
     [wanted] = filled.warm._wanted
     filled.warm.expect(dataclasses.replace(wanted, spec=dataclasses.replace(wanted.spec, hostname="other")))
-    await eventually(lambda: [worker.template.spec.hostname for worker in filled.warm._waiting] == ["other"], within=60)
+    await eventually(lambda: [worker.template.spec.hostname for worker in filled.warm._waiting] == ["other"])
     cold = await inspected(filled, log, api, **given)
     assert "started_with" in warm
     # The one difference: where the variables stand. Nothing of the user was there while it waited.
@@ -179,7 +179,7 @@ async def test_its_limits_are_those_of_the_attempt(filled: Host, api: ScriptedAp
 async def test_a_pool_that_ends_leaves_nothing(host: Host, environment: Environment, tmp_path: Path) -> None:
     keeping = asyncio.create_task(host.warm.run())
     host.warm.expect(worker_template(environment, host.limits.scratch_bytes_max))
-    await eventually(lambda: host.warm.waiting == 1, within=60)
+    await eventually(lambda: host.warm.waiting == 1)
     process = waiting_process(host)
     keeping.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -195,7 +195,7 @@ async def test_none_is_made_while_a_worker_starts_that_somebody_waits_for(host: 
     await asyncio.sleep(0)
     assert host.warm.waiting == 0
     host.warm.let_go("a start")
-    await eventually(lambda: host.warm.waiting == 1, within=60)
+    await eventually(lambda: host.warm.waiting == 1)
     keeping.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await keeping

@@ -72,7 +72,7 @@ async def test_a_worker_that_waits_in_an_image_is_like_one_that_starts_in_it(
     warm = await inspected(filled, log, api, **given)
     assert not waited.is_running(), "the worker that waited was the one that ran"
     assert (warm["environ"]["OF_THE_IMAGE"], warm["folder"]) == ("1", "/opt/app")
-    await eventually(lambda: filled.warm.waiting == 1, within=60)
+    await eventually(lambda: filled.warm.waiting == 1)
     # Without a bound of its own in place of that of waiting, an attempt starts in a sandbox of its own.
     waited = waiting_process(filled)
     unbounded = await inspected(filled, log, api, **{**given, "memory_bytes_max": None, "cpus_least": None})
@@ -106,7 +106,7 @@ async def test_an_image_in_which_no_worker_can_start_holds_up_no_other(
     host.warm.expect(template)
     await eventually(lambda: not host.warm._wanted)
     host.warm.expect(worker_template(environment, host.limits.scratch_bytes_max))
-    await eventually(lambda: host.warm.waiting == 1, within=60)
+    await eventually(lambda: host.warm.waiting == 1)
     keeping.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await keeping

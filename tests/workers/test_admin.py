@@ -68,7 +68,7 @@ async def test_an_operator_makes_an_organisation_and_looks_after_its_members_and
         told: dict[str, Any] = (await whoami(api, owner)).json()
         return (told["org"], told["role"], told["projects"]) == ("acme", "Owner", ["default"])
 
-    await eventually(is_complete, within=60)
+    await eventually(is_complete)
     code, output = await admin(api, "create-org acme")
     assert (code, "exists already" in output) == (2, True)
     assert (await told(api, "orgs")).split() == ["Organisation", "acme", "default"]
@@ -80,7 +80,7 @@ async def test_an_operator_makes_an_organisation_and_looks_after_its_members_and
     async def is_admin() -> bool:
         return bool((await whoami(api, ada)).json()["role"] == "Admin")
 
-    await eventually(is_admin, within=60)
+    await eventually(is_admin)
     assert re.search(r"^ada +Admin ", await told(api, "members --org acme"), re.MULTILINE)
     assert re.search(r"^laptop +nodus_\S{6} +\* +\* +2", await told(api, "keys --org acme"), re.MULTILINE)
     await told(api, "revoke-key laptop --org acme")
@@ -88,7 +88,7 @@ async def test_an_operator_makes_an_organisation_and_looks_after_its_members_and
     async def is_unknown() -> bool:
         return (await whoami(api, ada)).status_code == 401
 
-    await eventually(is_unknown, within=60)
+    await eventually(is_unknown)
     apps = f"{ROOT}/namespaces/default/apps"
     await api.client.post(apps, json={"metadata": {"name": "a"}, "spec": {}})
     assert (await api.client.get(apps, headers=owner)).json()["items"] == []
@@ -145,7 +145,7 @@ async def test_an_organisation_goes_with_everything_in_it_and_its_name_is_not_gi
         async def is_unknown() -> bool:
             return (await client.get("/auth/whoami")).status_code == 401
 
-        await eventually(is_unknown, within=60)
+        await eventually(is_unknown)
     await api.core.resources.deleter.release(Key("App", "acme", "default", "held"), "example.com/hold")
     assert "acme is deleted" in await told(api, "delete-org acme --yes")
     assert await left(api, "acme") == {}
@@ -177,7 +177,7 @@ async def test_the_first_key_is_listed_and_ends_with_its_object(api: ServedApi) 
         await uses.show_uses()
         return "lastUsedTime" in (await api.client.get(f"{keys}/admin")).json()["status"]
 
-    await eventually(is_used, within=60)
+    await eventually(is_used)
     assert re.search(rf"^admin +{api.key[:12]} +\* +\* +never +20\S+ +20", await told(api, "keys"), re.MULTILINE)
     issued = await issue_admin_key(api.core.writer, api.core.database, api.core.settings)
     listed = [item["status"]["prefix"] for item in (await api.client.get(keys)).json()["items"]]
@@ -188,7 +188,7 @@ async def test_the_first_key_is_listed_and_ends_with_its_object(api: ServedApi) 
     async def is_unknown() -> bool:
         return (await api.client.get("/auth/whoami")).status_code == 401
 
-    await eventually(is_unknown, within=60)
+    await eventually(is_unknown)
     assert (await whoami(api, other)).status_code == 200
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from controlplane.clock import SystemClock
 from tests.fixtures.app import PROJECT, ROOT, Document, api_settings
-from tests.fixtures.eventually import eventually
+from tests.fixtures.eventually import WITHIN_SECONDS, eventually
 from tests.fixtures.postgres import fresh_database
 from tests.fixtures.replicas import Replica, replicas
 from tests.fixtures.wire import checked_client
@@ -25,8 +25,6 @@ from workers.tls import ensure_tls
 HEAD_BYTES_MAX = 4_096
 CONNECTIONS_MAX = 20
 HASTY_SECONDS = 2
-WITHIN_SECONDS = 60
-"""For what takes a second; the machine may be loaded."""
 HANDSHAKE_SECONDS_OF_UVICORN = 60
 """What it gives a handshake when it is not told."""
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
@@ -246,7 +244,7 @@ async def test_connections_beyond_the_limit_are_refused_until_others_end(served:
         async def is_served() -> bool:
             return (await client.get("/healthz")).status_code == httpx.codes.OK
 
-        await eventually(is_served, within=WITHIN_SECONDS)
+        await eventually(is_served)
 
 
 async def trickle(connection: Connection, content: bytes) -> None:

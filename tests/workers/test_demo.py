@@ -67,13 +67,13 @@ async def test_an_example_that_ignores_a_stop_is_killed(
 ) -> None:
     monkeypatch.setattr(demo, "STOP_SECONDS", 0.2)
     running = asyncio.create_task(run_example(example(tmp_path, STUBBORN), access, Progress()))
-    await eventually(lambda: (tmp_path / "told").exists(), within=60)
+    await eventually(lambda: (tmp_path / "told").exists())
     program = psutil.Process(int((tmp_path / "told").read_text()))
     assert str(tmp_path / "example.py") in program.cmdline()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(running, 60)
-    await eventually(lambda: has_ended(program), within=60)
+    await eventually(lambda: has_ended(program))
 
 
 def has_ended(process: psutil.Process) -> bool:

@@ -150,7 +150,7 @@ async def test_a_killed_creation_has_ended_before_the_folder_is_free_for_the_nex
             "PG_VERSION" in name for _, _, names in os.walk(tmp_path / "data" / "postgres.new") for name in names
         )
 
-    await eventually(at_work, within=60)
+    await eventually(at_work)
     maker.kill()
     maker.wait()
     folder = StateFolder(tmp_path / "data")

@@ -52,7 +52,7 @@ async def test_unfinished_heads_and_watches_do_not_make_others_wait(
         path = f"{ROOT}/namespaces/noisy/functions?watch=true"
         watch = f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n\r\n"
         await open_all(closing, noisy, WATCHES, watch)
-        await eventually(lambda: connections(noisy) >= HEADS + WATCHES, within=60)
+        await eventually(lambda: connections(noisy) >= HEADS + WATCHES)
         turns = FULL_TURNS if full else TURNS
         medians = await measured(clients, turns)
         told = ", ".join(f"{name}: {q * 1000:.1f} ms beside {n * 1000:.1f} ms" for name, (q, n) in medians.items())

@@ -15,8 +15,6 @@ from tests.fixtures.eventually import eventually
 from tests.fixtures.http_worker import start_worker
 
 BOOK = Path(__file__).resolve().parents[2] / "deploy" / "pricebooks" / "example.yaml"
-WITHIN_SECONDS = 60
-"""For what takes a second; the machine may be loaded."""
 
 
 async def reason_of(api: ServedApi, plural: str, body: object, **query: str) -> str:
@@ -29,7 +27,7 @@ async def becomes(api: ServedApi, plural: str, body: object, reason: str) -> Non
     async def is_so() -> bool:
         return await reason_of(api, plural, body) == reason
 
-    await eventually(is_so, within=WITHIN_SECONDS)
+    await eventually(is_so)
 
 
 async def test_new_objects_of_a_paused_kind_are_refused_and_others_are_not(served: ServedApi) -> None:
@@ -68,7 +66,7 @@ async def test_an_organisation_whose_compute_is_suspended_starts_nothing_and_rea
     async def is_handed_out() -> bool:
         return [call["id"] for call in (await worker.claim())["calls"]] == [waiting]
 
-    await eventually(is_handed_out, within=WITHIN_SECONDS)
+    await eventually(is_handed_out)
     # The refusal told of the moment, so the key does not keep it.
     assert (await served.client.post(f"{served.path}/functions", **keyed)).status_code == 201
 

@@ -168,7 +168,7 @@ async def eventually_taken(calls: Calls, worker: ScriptedWorker, name: str) -> N
     async def taken() -> bool:
         return await worker.take() == [name]
 
-    await eventually(taken, within=60)
+    await eventually(taken)
 
 
 async def test_a_held_claim_is_served_when_a_budget_is_raised_or_gives_money_back(calls: Calls) -> None:
@@ -178,14 +178,14 @@ async def test_a_held_claim_is_served_when_a_budget_is_raised_or_gives_money_bac
     busy, waiting = await calls.worker(), await calls.worker()
     assert await busy.take() == [first]
     held = claim_in_background(waiting)
-    await eventually(lambda: _held(calls, waiting), within=60)
+    await eventually(lambda: _held(calls, waiting))
     await budget(calls, 2 * MOST)
     assert await held == [second]
     # Money that is given back serves whoever waits, not only who gave it.
     calls.clock.advance(0.5)
     other = await calls.worker()
     again = claim_in_background(other)
-    await eventually(lambda: _held(calls, other), within=60)
+    await eventually(lambda: _held(calls, other))
     await budget(calls, 2 * MOST + MICRO_USD_A_SECOND)
     await busy.claim(succeeded(first), take=0)
     assert await again == [third]

@@ -92,7 +92,7 @@ async def test_objects_that_wait_for_others_do_not_hide_one_that_is_due(
         return (await project.client.get(f"{project.path}/apps/z")).status_code == 404
 
     # The server is shared: other tests may have left some that wait.
-    await eventually(is_gone, within=60)
+    await eventually(is_gone)
 
 
 async def test_what_changed_hands_since_it_was_found_is_not_deleted(
